@@ -1,0 +1,49 @@
+// Attention on NVIDIA GPUs. Declares no CUDA type, so that hosts without the toolkit can include it.
+#ifndef ATTEND_KERNELS_CUDA_CUDA_ATTENTION_H_
+#define ATTEND_KERNELS_CUDA_CUDA_ATTENTION_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/attention.h"
+#include "kernels/work.h"
+
+namespace attend::cuda {
+
+// What dispatch needs to know of a GPU; filled by QueryDevice, or by hand in tests without one.
+struct DeviceProperties {
+  int compute_capability = 0;  // 80, 86, 89, 90, 100, 120
+  int multiprocessors = 0;
+  int shared_memory_per_block_max = 0;  // bytes, opt-in
+};
+absl::Status QueryDevice(int ordinal, DeviceProperties* properties);
+
+// A cudaStream_t, opaque here.
+using Stream = void*;
+
+// Bytes of device scratch (256-byte aligned) that Enqueue needs for this launch. A pure function.
+int64_t WorkspaceBytes(const Launch& launch, const DeviceProperties& device);
+// Bytes of pinned host scratch (work lists too large for kernel parameters); may be 0. It must live
+// until the launch has completed.
+int64_t HostWorkspaceBytes(const Launch& launch, const DeviceProperties& device);
+
+// The tile that FLASH walks.
+TileShape FlashTile(const Launch& launch, const DeviceProperties& device);
+
+struct Workspace {
+  void* device = nullptr;
+  int64_t device_bytes = 0;
+  void* host = nullptr;  // pinned
+  int64_t host_bytes = 0;
+};
+
+// Enqueues the launch on the stream of the current device and returns without waiting. Problems and
+// spans may be freed on return; the memory they point to, and the workspace, must live until the stream
+// has passed the launch. InvalidArgument as CheckLaunch; Unimplemented names what is supported; Internal
+// for a CUDA error. Thread-safe for disjoint outputs and workspaces.
+absl::Status Enqueue(const Launch& launch, const DeviceProperties& device, const Workspace& workspace,
+                     Stream stream);
+
+}  // namespace attend::cuda
+
+#endif  // ATTEND_KERNELS_CUDA_CUDA_ATTENTION_H_

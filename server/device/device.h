@@ -1,0 +1,75 @@
+// A device that runs batches of calls: a GPU, the CPU, or nothing at all. The server above knows no more
+// of it than this.
+#ifndef ATTEND_SERVER_DEVICE_DEVICE_H_
+#define ATTEND_SERVER_DEVICE_DEVICE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/attention.h"
+#include "kernels/call.h"
+
+namespace attend::server {
+
+struct DeviceInfo {
+  std::string name;   // "cpu", "cuda:0", "null"
+  std::string kind;   // "cpu", "cuda", "null"
+  std::string model;  // "NVIDIA H200"; the CPU's instruction set
+  std::string uuid;   // of a GPU; else empty
+  int64_t memory_bytes = 0;
+  int slots = 1;  // batches in flight at once
+};
+
+// One call of a batch, its tensors in host memory. Both pointees outlive the batch.
+struct BatchItem {
+  const Call* call = nullptr;
+  const CallTensors* tensors = nullptr;
+};
+
+struct ItemResult {
+  absl::Status status;  // a fault of this item alone (out of memory) leaves the others right
+  WorkCount work;
+};
+
+struct BatchResult {
+  std::vector<ItemResult> items;  // in the order of the batch
+  int64_t copy_in_ns = 0;
+  int64_t kernel_ns = 0;
+  int64_t copy_out_ns = 0;
+};
+
+// Room for one batch in flight: on a GPU, a stream with its scratch. Run may be called again once done
+// has been called. Destroyed when idle.
+class DeviceSlot {
+ public:
+  using Done = std::function<void(BatchResult)>;
+  virtual ~DeviceSlot() = default;
+  // Runs the calls, which share dtype, head_dims and resolved kernel, and calls done exactly once, on
+  // any thread, possibly before Run returns, when every out, lse and weights is in host memory.
+  virtual void Run(std::span<const BatchItem> batch, Done done) = 0;
+};
+
+// Thread-safe.
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual const DeviceInfo& info() const = 0;
+  // InvalidArgument that says what is supported, where this device can never run the call.
+  virtual absl::Status Check(const Call& call) const = 0;
+  // Bytes of device memory that the call needs at once, workspace included. A pure function.
+  virtual int64_t DeviceBytes(const Call& call) const = 0;
+  // Most bytes that calls in flight may need together.
+  virtual int64_t device_bytes_max() const = 0;
+  virtual std::unique_ptr<DeviceSlot> OpenSlot() = 0;
+  // OK, or the sticky fault that makes the device useless.
+  virtual absl::Status Health() const = 0;
+};
+
+}  // namespace attend::server
+
+#endif  // ATTEND_SERVER_DEVICE_DEVICE_H_

@@ -1,0 +1,49 @@
+// A request on its way through the server, from the moment it is admitted.
+#ifndef ATTEND_SERVER_RUNTIME_JOB_H_
+#define ATTEND_SERVER_RUNTIME_JOB_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "kernels/call.h"
+#include "server/memory/host_pool.h"
+
+namespace attend::server {
+
+// What the reply's report says.
+struct JobReport {
+  Kernel kernel = Kernel::kFlash;
+  std::string device;
+  WorkCount work;
+  int64_t queue_ns = 0;
+  int64_t copy_in_ns = 0;
+  int64_t kernel_ns = 0;
+  int64_t copy_out_ns = 0;
+  int64_t batch_requests = 0;
+};
+
+// Filled by the reactor, handed to the scheduler, handed back through done.
+struct Job {
+  Call call;
+  CallTensors tensors;  // point into inputs and outputs
+  HostBlock inputs;
+  HostBlock outputs;
+  absl::Time deadline = absl::InfiniteFuture();
+  std::string fair_key;  // token name, else peer address
+  std::string request_id;
+  // Set by the reactor from any thread when the caller goes away; a job not yet batched is then dropped.
+  std::atomic<bool> cancelled{false};
+
+  JobReport report;
+  // Called exactly once, on any thread, with the job and its status. Does not block.
+  std::function<void(std::unique_ptr<Job>, absl::Status)> done;
+};
+
+}  // namespace attend::server
+
+#endif  // ATTEND_SERVER_RUNTIME_JOB_H_
