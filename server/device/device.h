@@ -1,5 +1,12 @@
 // A device that runs batches of calls: a GPU, the CPU, or nothing at all. The server above knows no more
 // of it than this.
+//
+// How a GPU fits behind it: OpenSlot gives a stream with its scratch. Run enqueues the copies in, one
+// launch over the problems of all items, the copies out and an event, and returns without waiting; one
+// thread per device waits for the events in order and calls done. Several slots overlap the copies of one
+// batch with the kernel of another. The device memory that Run takes from the device's pool has been
+// counted by the caller, so that it fits but for fragmentation, which fails single items. A call that
+// would hold the device for long is Run as several launches, whose times add up in kernel_ns.
 #ifndef ATTEND_SERVER_DEVICE_DEVICE_H_
 #define ATTEND_SERVER_DEVICE_DEVICE_H_
 
@@ -11,6 +18,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "kernels/attention.h"
 #include "kernels/call.h"
 
@@ -37,9 +45,9 @@ struct ItemResult {
 };
 
 struct BatchResult {
-  std::vector<ItemResult> items;  // in the order of the batch
+  std::vector<ItemResult> items;  // in the order of the batch, one each
   int64_t copy_in_ns = 0;
-  int64_t kernel_ns = 0;
+  int64_t kernel_ns = 0;  // the launch's, shared by all items
   int64_t copy_out_ns = 0;
 };
 
@@ -50,7 +58,9 @@ class DeviceSlot {
   using Done = std::function<void(BatchResult)>;
   virtual ~DeviceSlot() = default;
   // Runs the calls, which share dtype, head_dims and resolved kernel, and calls done exactly once, on
-  // any thread, possibly before Run returns, when every out, lse and weights is in host memory.
+  // any thread, possibly before Run returns, when every out, lse and weights is in host memory and
+  // neither batch nor tensors are touched any more. The span lives until then. Does not block for long:
+  // the caller may be a thread that serves requests.
   virtual void Run(std::span<const BatchItem> batch, Done done) = 0;
 };
 
@@ -61,8 +71,13 @@ class Device {
   virtual const DeviceInfo& info() const = 0;
   // InvalidArgument that says what is supported, where this device can never run the call.
   virtual absl::Status Check(const Call& call) const = 0;
-  // Bytes of device memory that the call needs at once, workspace included. A pure function.
+  // Bytes of device memory that the call needs at once, workspace included; a batch needs at most the
+  // sum of its calls'. A pure function.
   virtual int64_t DeviceBytes(const Call& call) const = 0;
+  // About how long the call holds the device, by its FLOPs and bytes at rates that the device surely
+  // reaches: the call's share in fair shares, and what a hung launch is measured by. More than zero. A
+  // pure function.
+  virtual absl::Duration PredictTime(const Call& call) const = 0;
   // Most bytes that calls in flight may need together.
   virtual int64_t device_bytes_max() const = 0;
   virtual std::unique_ptr<DeviceSlot> OpenSlot() = 0;

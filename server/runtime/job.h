@@ -2,7 +2,6 @@
 #ifndef ATTEND_SERVER_RUNTIME_JOB_H_
 #define ATTEND_SERVER_RUNTIME_JOB_H_
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -15,12 +14,21 @@
 
 namespace attend::server {
 
+// Room for one request, taken before its bytes are read into memory; given back when destroyed. Moves
+// with the request: caller, scheduler (with Submit), caller again (in the finished job).
+class Admission {
+ public:
+  virtual ~Admission() = default;
+  // Names the request towards Scheduler::Cancel; never used twice.
+  virtual uint64_t id() const = 0;
+};
+
 // What the reply's report says.
 struct JobReport {
   Kernel kernel = Kernel::kFlash;
   std::string device;
   WorkCount work;
-  int64_t queue_ns = 0;
+  int64_t queue_ns = 0;  // from Submit until its batch was formed
   int64_t copy_in_ns = 0;
   int64_t kernel_ns = 0;
   int64_t copy_out_ns = 0;
@@ -29,6 +37,9 @@ struct JobReport {
 
 // Filled by the reactor, handed to the scheduler, handed back through done.
 struct Job {
+  // Counts the blocks below: they go first when the job is destroyed. Set by the scheduler.
+  std::unique_ptr<Admission> admission;
+
   Call call;
   CallTensors tensors;  // point into inputs and outputs
   HostBlock inputs;
@@ -36,11 +47,10 @@ struct Job {
   absl::Time deadline = absl::InfiniteFuture();
   std::string fair_key;  // token name, else peer address
   std::string request_id;
-  // Set by the reactor from any thread when the caller goes away; a job not yet batched is then dropped.
-  std::atomic<bool> cancelled{false};
 
   JobReport report;
-  // Called exactly once, on any thread, with the job and its status. Does not block.
+  // Called exactly once, on any thread, possibly before Submit returns, with the job and its status.
+  // Does not block; may call the scheduler.
   std::function<void(std::unique_ptr<Job>, absl::Status)> done;
 };
 
