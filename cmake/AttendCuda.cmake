@@ -18,6 +18,11 @@ if(NOT ATTEND_CUDA STREQUAL "OFF")
     enable_language(CUDA)
     # After enable_language: before it, CMake 3.25 tests the compiler with a standard it does not know yet.
     set(CMAKE_CUDA_STANDARD 20)
+    # CMake 3.25 does not know nvcc's flag for it either.
+    if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+    endif()
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
     find_package(CUDAToolkit REQUIRED)

@@ -1,0 +1,79 @@
+#include "kernels/cuda/common.h"
+#include "kernels/cuda/score.cuh"
+#include "kernels/cuda/status.h"
+
+namespace attend::cuda {
+namespace {
+
+// A block forms 256 weights of one row: the query in shared memory, a key to each thread.
+constexpr int kThreads = 256;
+
+int64_t KeyBlocks(const Problem& p) { return (p.kv_len_padded + kThreads - 1) / kThreads; }
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    WeightRowsKernel(const __grid_constant__ ProblemList list, int32_t head_dim) {
+  __shared__ float query[kHeadDimMax];
+  const ProblemItem& item = list.Find(blockIdx.x);
+  const Problem& p = item.problem;
+  const int64_t block = blockIdx.x - item.block_begin;
+  const int64_t key_blocks = item.offset;
+  const int64_t key = block % key_blocks * kThreads + threadIdx.x;
+  const int64_t index = block / key_blocks % p.weight_row_count;
+  const int32_t head = static_cast<int32_t>(block / key_blocks / p.weight_row_count);
+  const int64_t row = p.weight_rows[index];
+  // Rows that do not exist give zeros, negative ones too: the row list is the caller's data.
+  const bool exists = row >= 0 && row < p.q_len;
+  if (exists) {
+    for (int d = threadIdx.x; d < head_dim; d += kThreads) query[d] = ToFloat(QueryRow<T>(p, row, head)[d]);
+  }
+  __syncthreads();
+  if (key >= p.kv_len_padded) return;
+  float weight = 0.0f;
+  if (exists && key < p.kv_len) {
+    const RowScore<T> score(p, head, row);
+    if (score.Visible(key)) {
+      const T* k = KeyRow<T>(p, key, head / (p.q_heads / p.kv_heads));
+      float dot = 0.0f;
+      for (int d = 0; d < head_dim; ++d) dot = fmaf(query[d], ToFloat(k[d]), dot);
+      weight = expf(score.Modify(key, dot) - p.lse[head * p.lse_head_stride + row]);
+    }
+  }
+  p.weights[head * p.weights_head_stride + index * p.weights_row_stride + key] = weight;
+}
+
+}  // namespace
+
+absl::Status EnqueueWeightRows(const Launch& launch, Carver& carver, Stream stream) {
+  const int64_t list_bytes = ListBytes(launch.problems.size());
+  ProblemList list;
+  int64_t blocks = 0;
+  auto fill = [](size_t, ProblemItem& item) -> int64_t {
+    if (!WantsWeightRows(item.problem)) return 0;
+    item.offset = KeyBlocks(item.problem);
+    return item.offset * item.problem.weight_row_count * item.problem.q_heads;
+  };
+  if (auto s = MakeList(launch.problems, fill, carver.Device(list_bytes), carver.Host(list_bytes), stream,
+                        &list, &blocks);
+      !s.ok()) {
+    return s;
+  }
+  if (blocks == 0) return absl::OkStatus();
+  const unsigned grid = static_cast<unsigned>(blocks);
+  const cudaStream_t cuda_stream = static_cast<cudaStream_t>(stream);
+  switch (launch.dtype) {
+    case DataType::kFp32:
+      WeightRowsKernel<float><<<grid, kThreads, 0, cuda_stream>>>(list, launch.head_dim);
+      break;
+    case DataType::kFp16:
+      WeightRowsKernel<__half><<<grid, kThreads, 0, cuda_stream>>>(list, launch.head_dim);
+      break;
+    case DataType::kBf16:
+      WeightRowsKernel<__nv_bfloat16><<<grid, kThreads, 0, cuda_stream>>>(list, launch.head_dim);
+      break;
+  }
+  ATTEND_CUDA_RETURN_IF_ERROR(cudaGetLastError());
+  return absl::OkStatus();
+}
+
+}  // namespace attend::cuda
