@@ -74,9 +74,8 @@ class Device {
   // Bytes of device memory that the call needs at once, workspace included; a batch needs at most the
   // sum of its calls'. A pure function.
   virtual int64_t DeviceBytes(const Call& call) const = 0;
-  // About how long the call holds the device, by its FLOPs and bytes at rates that the device surely
-  // reaches: the call's share in fair shares, and what a hung launch is measured by. More than zero. A
-  // pure function.
+  // About how long the call holds the device, by its FLOPs and bytes: its cost in fair shares and in the
+  // choice of a device, and what a hung launch is measured by. More than zero. A pure function.
   virtual absl::Duration PredictTime(const Call& call) const = 0;
   // Most bytes that calls in flight may need together.
   virtual int64_t device_bytes_max() const = 0;

@@ -1,0 +1,178 @@
+#include "server/runtime/fair_queue.h"
+
+#include <algorithm>
+
+namespace attend::server {
+namespace {
+
+std::pair<std::pair<double, uint64_t>, Flow*> PlaceOf(Flow* flow) {
+  return {{flow->virtual_time, flow->order}, flow};
+}
+
+}  // namespace
+
+Flow* FairQueue::Activate(const std::string& key) {
+  std::unique_ptr<Flow>& flow = flows_[key];
+  if (flow == nullptr) {
+    flow = std::make_unique<Flow>();
+    flow->key = key;
+    flow->order = next_order_++;
+  } else if (!flow->groups.empty()) {
+    return flow.get();
+  } else {
+    idle_.erase(PlaceOf(flow.get()));
+  }
+  flow->virtual_time = std::max(flow->virtual_time, virtual_now_);
+  active_.insert(PlaceOf(flow.get()));
+  return flow.get();
+}
+
+void FairQueue::Push(Entry* entry, absl::Time now) {
+  Flow* const flow = Activate(entry->job->fair_key);
+  entry->flow = flow;
+  entry->urgency = std::min(entry->job->deadline, now + kPatience);
+  entry->ready = false;
+  entry->bypassed = 0;
+  flow->groups[entry->group].insert(entry);
+  Group& group = groups_[entry->group];
+  group.flows.insert(flow);
+  ++group.size;
+  ++size_;
+  cost_ += entry->cost;
+}
+
+void FairQueue::Unlink(Entry* entry) {
+  Flow* const flow = entry->flow;
+  const auto of_flow = flow->groups.find(entry->group);
+  const auto group = groups_.find(entry->group);
+  of_flow->second.erase(entry);
+  if (of_flow->second.empty()) {
+    flow->groups.erase(of_flow);
+    group->second.flows.erase(flow);
+  }
+  group->second.ready -= entry->ready ? 1 : 0;
+  if (--group->second.size == 0) groups_.erase(group);
+  entry->flow = nullptr;
+  --size_;
+  cost_ -= entry->cost;
+}
+
+void FairQueue::Remove(Entry* entry) {
+  Flow* const flow = entry->flow;
+  active_.erase(PlaceOf(flow));
+  Unlink(entry);
+  Place(flow);
+  Forget();
+}
+
+void FairQueue::SetReady(Entry* entry) {
+  if (entry->ready) return;
+  entry->ready = true;
+  ++groups_[entry->group].ready;
+}
+
+void FairQueue::Place(Flow* flow) { (flow->groups.empty() ? idle_ : active_).insert(PlaceOf(flow)); }
+
+void FairQueue::Forget() {
+  // With nothing waiting there is more device than work: nobody is owed anything.
+  while (!idle_.empty() && (size_ == 0 || idle_.begin()->first.first <= virtual_now_ ||
+                            static_cast<int64_t>(idle_.size()) > kIdleFlowsMax)) {
+    Flow* const flow = idle_.begin()->second;
+    idle_.erase(idle_.begin());
+    flows_.erase(flow->key);
+  }
+  if (size_ == 0) virtual_now_ = 0;
+}
+
+bool FairQueue::GroupMayGo(const GroupKey& key, const BatchBounds& bounds) const {
+  if ((key.devices >> bounds.device & 1) == 0) return false;
+  if (key.long_request && !bounds.long_allowed) return false;
+  if (company_ == 0) return true;
+  const Group& group = groups_.find(key)->second;
+  return group.ready > 0 || group.size >= company_;
+}
+
+Entry* FairQueue::FindLead(const BatchBounds& bounds) {
+  std::vector<Entry*> passed;
+  for (const auto& [place, flow] : active_) {
+    Entry* lead = nullptr;
+    for (const auto& [key, entries] : flow->groups) {
+      Entry* const entry = *entries.begin();
+      if (!GroupMayGo(key, bounds)) continue;
+      if (entry->device_bytes[bounds.device] > bounds.device_bytes) {
+        if (entry->bypassed >= kBypassMax) return nullptr;
+        passed.push_back(entry);
+        continue;
+      }
+      if (lead == nullptr || MoreUrgent()(entry, lead)) lead = entry;
+    }
+    if (lead != nullptr) {
+      for (Entry* entry : passed) ++entry->bypassed;
+      return lead;
+    }
+  }
+  return nullptr;
+}
+
+std::vector<Entry*> FairQueue::TakeBatch(const BatchBounds& bounds) {
+  std::vector<Entry*> batch;
+  Entry* const lead = FindLead(bounds);
+  if (lead == nullptr) return batch;
+  const GroupKey key = lead->group;
+  virtual_now_ = std::max(virtual_now_, lead->flow->virtual_time);
+
+  // The group's flows, the one furthest behind on top. They leave the orders until the batch is whole.
+  const auto behind = [](Flow* a, Flow* b) { return PlaceOf(a) > PlaceOf(b); };
+  const absl::flat_hash_set<Flow*>& members = groups_.find(key)->second.flows;
+  std::vector<Flow*> heap(members.begin(), members.end());
+  std::make_heap(heap.begin(), heap.end(), behind);
+  std::vector<Flow*> touched;
+  const auto take = [&](Entry* entry) {
+    Flow* const flow = entry->flow;
+    if (std::find(touched.begin(), touched.end(), flow) == touched.end()) {
+      active_.erase(PlaceOf(flow));
+      touched.push_back(flow);
+    }
+    Unlink(entry);
+    flow->virtual_time += absl::ToDoubleSeconds(entry->cost);
+    batch.push_back(entry);
+  };
+
+  int64_t tokens = 0, host_bytes = 0, device_bytes = 0;
+  absl::Duration cost;
+  Entry* next = lead;
+  while (next != nullptr) {
+    tokens += next->tokens;
+    host_bytes += next->host_bytes;
+    device_bytes += next->device_bytes[bounds.device];
+    cost += next->cost;
+    Flow* const flow = next->flow;
+    take(next);
+    next = nullptr;
+    if (static_cast<int64_t>(batch.size()) >= bounds.requests) break;
+    if (batch.size() == 1) {
+      // The lead's flow has moved: sort anew.
+      if (!flow->groups.contains(key)) std::erase(heap, flow);
+      std::make_heap(heap.begin(), heap.end(), behind);
+    } else if (flow->groups.contains(key)) {
+      heap.push_back(flow);
+      std::push_heap(heap.begin(), heap.end(), behind);
+    }
+    while (!heap.empty() && next == nullptr) {
+      std::pop_heap(heap.begin(), heap.end(), behind);
+      Flow* const candidate = heap.back();
+      heap.pop_back();
+      Entry* const entry = *candidate->groups.find(key)->second.begin();
+      const bool fits = tokens + entry->tokens <= bounds.tokens &&
+                        host_bytes + entry->host_bytes <= bounds.host_bytes &&
+                        device_bytes + entry->device_bytes[bounds.device] <= bounds.device_bytes &&
+                        cost + entry->cost <= bounds.cost;
+      if (fits) next = entry;  // a flow whose next does not fit waits for the next batch: no overtaking
+    }
+  }
+  for (Flow* flow : touched) Place(flow);
+  Forget();
+  return batch;
+}
+
+}  // namespace attend::server
