@@ -1,0 +1,195 @@
+#include "server/wire/decoder.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/wire/request_fields.h"
+#include "server/wire/slice_stream.h"
+#include "server/wire/validate.h"
+#include "server/wire/violations.h"
+
+namespace attend::server {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "tensors travel little-endian and are not swapped");
+
+constexpr int64_t kTensorAlignment = 256;
+
+int64_t AlignUp(int64_t bytes) {
+  return (bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
+}
+
+// Copies bytes from the stream's position on.
+bool CopyFrom(SliceStream* stream, int64_t bytes, std::byte* to) {
+  while (bytes > 0) {
+    const void* data = nullptr;
+    int size = 0;
+    if (!stream->Next(&data, &size)) return false;
+    const auto step = static_cast<int>(std::min<int64_t>(size, bytes));
+    std::memcpy(to, data, static_cast<size_t>(step));
+    if (step < size) stream->BackUp(size - step);
+    to += step;
+    bytes -= step;
+  }
+  return true;
+}
+
+// gzip and zlib streams begin like no AttendRequest does.
+absl::string_view CompressionHint(SliceStream* stream) {
+  const void* data = nullptr;
+  int size = 0;
+  if (!stream->Next(&data, &size)) return "";
+  const auto* bytes = static_cast<const uint8_t*>(data);
+  const bool gzip = size >= 2 && bytes[0] == 0x1f && bytes[1] == 0x8b;
+  const bool zlib = size >= 2 && bytes[0] == 0x78 && ((bytes[0] << 8) + bytes[1]) % 31 == 0;
+  return gzip || zlib ? "looks compressed; compressed requests are refused" : "";
+}
+
+// The first byte of a mask that is neither 0 nor 1, or bytes.
+int64_t FirstNotBool(const uint8_t* mask, int64_t bytes) {
+  uint8_t seen = 0;  // without a branch: the usual mask is right, and read at memory speed
+  for (int64_t i = 0; i < bytes; ++i) seen |= mask[i];
+  if (seen <= 1) return bytes;
+  return std::find_if(mask, mask + bytes, [](uint8_t byte) { return byte > 1; }) - mask;
+}
+
+}  // namespace
+
+struct AttendDecoder::State {
+  State(std::vector<grpc::Slice> slices, const DecodeLimits& limits)
+      : stream(std::move(slices)), limits(limits) {}
+
+  SliceStream stream;
+  DecodeLimits limits;
+  RequestFields fields;
+  Call call;
+  std::array<int64_t, kTensorCount> block_offset = {};
+  int64_t weight_rows_offset = 0;
+  int64_t input_bytes = 0;
+
+  void PlaceInputs() {
+    for (size_t i = 0; i < kTensorCount; ++i) {
+      block_offset[i] = input_bytes;
+      input_bytes += AlignUp(fields.tensors[i].data_bytes);
+    }
+    weight_rows_offset = input_bytes;
+    input_bytes = std::max(input_bytes + AlignUp(call.weight_rows_bytes()), kTensorAlignment);
+  }
+
+  void PointInputs(std::byte* block, CallTensors* tensors) const {
+    const auto at = [&](TensorId id) -> const void* { return block + block_offset[static_cast<size_t>(id)]; };
+    tensors->q = at(TensorId::kQ);
+    tensors->k = at(TensorId::kK);
+    tensors->v = at(TensorId::kV);
+    if (call.bias) tensors->bias = at(TensorId::kBias);
+    if (call.mask) tensors->mask = static_cast<const uint8_t*>(at(TensorId::kMask));
+    if (call.alibi_slopes) tensors->alibi_slopes = static_cast<const float*>(at(TensorId::kAlibiSlopes));
+    if (call.sinks) tensors->sinks = static_cast<const float*>(at(TensorId::kSinks));
+    if (!call.weight_rows.empty()) {
+      tensors->weight_rows = reinterpret_cast<const int64_t*>(block + weight_rows_offset);
+    }
+  }
+
+  // The tensors that have bytes, in the order of the message.
+  std::vector<TensorId> MessageOrder() const {
+    std::vector<TensorId> order;
+    for (size_t i = 0; i < kTensorCount; ++i) {
+      if (fields.tensors[i].data_bytes > 0) order.push_back(static_cast<TensorId>(i));
+    }
+    std::sort(order.begin(), order.end(), [this](TensorId a, TensorId b) {
+      return fields.tensor(a).data_offset < fields.tensor(b).data_offset;
+    });
+    return order;
+  }
+};
+
+AttendDecoder::AttendDecoder(grpc::ByteBuffer* message, const DecodeLimits& limits) {
+  std::vector<grpc::Slice> slices;
+  // A buffer that cannot be read has no slices: an empty request, which fails for want of q.
+  if (!message->Dump(&slices).ok()) slices.clear();
+  message->Clear();
+  state_ = std::make_unique<State>(std::move(slices), limits);
+}
+
+AttendDecoder::~AttendDecoder() = default;
+
+absl::Status AttendDecoder::ReadSpecs() {
+  State& s = *state_;
+  ViolationList violations;
+  const int64_t limit = std::min<int64_t>(s.limits.request_bytes_max, std::numeric_limits<int32_t>::max());
+  if (s.stream.size() > limit) {
+    violations.Add(kRequestPath, "has ", s.stream.size(), " bytes; at most ", limit);
+    return violations.Take();
+  }
+  if (!ReadRequestFields(&s.stream, s.stream.size(), s.limits, &s.fields, &violations)) {
+    s.stream.Rewind(false);
+    if (const absl::string_view hint = CompressionHint(&s.stream); !hint.empty()) {
+      violations.Add(kRequestPath, hint);
+    }
+    return violations.Take();
+  }
+  ValidateRequest(s.fields, s.limits, &s.call, &violations);
+  if (!violations.empty()) return violations.Take();
+  s.PlaceInputs();
+  return absl::OkStatus();
+}
+
+const Call& AttendDecoder::call() const { return state_->call; }
+
+int64_t AttendDecoder::input_bytes() const { return state_->input_bytes; }
+
+absl::Status AttendDecoder::ReadTensors(const HostBlock& inputs, CallTensors* tensors,
+                                        const OnTensor& on_tensor) {
+  State& s = *state_;
+  if (inputs.size() < s.input_bytes) {
+    return absl::InternalError(
+        absl::StrCat("a block of ", inputs.size(), " bytes for inputs of ", s.input_bytes));
+  }
+  s.PointInputs(inputs.data(), tensors);
+  if (const int64_t bytes = s.call.weight_rows_bytes(); bytes > 0) {
+    std::memcpy(inputs.data() + s.weight_rows_offset, s.call.weight_rows.data(), static_cast<size_t>(bytes));
+    if (on_tensor) on_tensor(s.weight_rows_offset, bytes);
+  }
+  ViolationList violations;
+  s.stream.Rewind(true);
+  for (const TensorId id : s.MessageOrder()) {
+    const TensorField& field = s.fields.tensor(id);
+    const int64_t offset = s.block_offset[static_cast<size_t>(id)];
+    const int64_t gap = field.data_offset - s.stream.ByteCount();
+    if (!s.stream.Skip(static_cast<int>(gap)) ||
+        !CopyFrom(&s.stream, field.data_bytes, inputs.data() + offset)) {
+      return absl::InternalError("the message is shorter than it was when it was checked");
+    }
+    if (id == TensorId::kMask) {
+      const int64_t bad = FirstNotBool(tensors->mask, field.data_bytes);
+      if (bad < field.data_bytes) {
+        violations.Add(DataName(id), "byte ", bad, " is ", tensors->mask[bad], "; must be 0 or 1");
+      }
+    }
+    if (on_tensor) on_tensor(offset, field.data_bytes);
+  }
+  s.stream.Skip(static_cast<int>(s.stream.size() - s.stream.ByteCount()));
+  return violations.Take();
+}
+
+int64_t OutputBytes(const Call& call) {
+  return std::max(AlignUp(call.out_bytes()) + AlignUp(call.lse_bytes()) + AlignUp(call.weights_bytes()),
+                  kTensorAlignment);
+}
+
+void PlaceOutputs(const Call& call, const HostBlock& outputs, CallTensors* tensors) {
+  std::byte* at = outputs.data();
+  tensors->out = at;
+  at += AlignUp(call.out_bytes());
+  if (call.return_lse) tensors->lse = reinterpret_cast<float*>(at);
+  at += AlignUp(call.lse_bytes());
+  if (call.return_weights || !call.weight_rows.empty()) tensors->weights = reinterpret_cast<float*>(at);
+}
+
+}  // namespace attend::server
