@@ -174,7 +174,7 @@ absl::Status AttendDecoder::ReadTensors(const HostBlock& inputs, CallTensors* te
     }
     if (on_tensor) on_tensor(offset, field.data_bytes);
   }
-  s.stream.Skip(static_cast<int>(s.stream.size() - s.stream.ByteCount()));
+  s.stream.Clear();
   return violations.Take();
 }
 

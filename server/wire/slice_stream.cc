@@ -16,6 +16,13 @@ void SliceStream::Rewind(bool release) {
   position_ = 0;
 }
 
+void SliceStream::Clear() {
+  slices_.clear();
+  index_ = 0;
+  offset_ = 0;
+  position_ = size_;
+}
+
 void SliceStream::Advance() {
   if (release_) slices_[index_] = grpc::Slice();
   ++index_;
