@@ -12,6 +12,7 @@ foreach(program attend-server attend)
     # DT_RPATH rather than DT_RUNPATH: it holds for the libraries of the libraries too.
     set_target_properties(${program} PROPERTIES INSTALL_RPATH "$ORIGIN/../${attend_bundle_libdir}")
     target_link_options(${program} PRIVATE -Wl,--disable-new-dtags)
+    target_link_libraries(${program} PRIVATE $<TARGET_NAME_IF_EXISTS:attend_tsan>)
   endif()
 endforeach()
 if(programs)

@@ -3,7 +3,8 @@
 function(attend_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LIBS;LABELS;ARGS;ENV" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
-  target_link_libraries(${name} PRIVATE attend_base ${arg_LIBS} GTest::gmock GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE attend_base ${arg_LIBS} GTest::gmock GTest::gtest_main
+    $<TARGET_NAME_IF_EXISTS:attend_tsan>)
   add_test(NAME ${name} COMMAND ${name} ${arg_ARGS} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   attend_test_properties(${name} TIMEOUT ${arg_TIMEOUT} LABELS ${arg_LABELS} ENV ${arg_ENV})
 endfunction()
