@@ -1,16 +1,13 @@
 #include "server/wire/validate.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <initializer_list>
 #include <limits>
 #include <optional>
-#include <span>
-#include <string>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "attend/v1/types.pb.h"
+#include "server/wire/tensor_checks.h"
 
 namespace attend::server {
 namespace {
@@ -26,26 +23,10 @@ constexpr Axes kBhldAxes = {0, 1, 2, 3};
 constexpr Axes kBlhdAxes = {0, 2, 1, 3};
 constexpr Axes kPackedAxes = {-1, 1, 0, 2};
 
-// The product of sizes, none negative, or nothing where it passes int64. Zeros count as ones, so that
-// partial products (strides) fit as well.
-std::optional<int64_t> Product(std::initializer_list<int64_t> sizes) {
-  int64_t product = 1;
-  for (const int64_t size : sizes) {
-    if (__builtin_mul_overflow(product, std::max<int64_t>(size, 1), &product)) return std::nullopt;
-  }
-  return product;
-}
-
-std::string ShapePath(TensorId id) { return absl::StrCat(SpecName(id), ".shape"); }
-
-std::string EnumName(const std::string& name, int32_t value) {
-  return name.empty() ? absl::StrCat("value ", value, ", which this server does not know") : name;
-}
-
 class Validator {
  public:
   Validator(const RequestFields& fields, const DecodeLimits& limits, Call* call, ViolationList* violations)
-      : f_(fields), limits_(limits), call_(*call), violations_(*violations) {}
+      : f_(fields), limits_(limits), call_(*call), violations_(*violations), tensors_(fields, violations) {}
 
   void Run() {
     ReadEnums();
@@ -55,7 +36,7 @@ class Validator {
     CheckScoreTensors();
     CheckHeadTensors();
     CheckWeights();
-    CheckStrayData();
+    tensors_.CheckStrayData();
     if (sizes_known_) CheckResponse();
   }
 
@@ -145,28 +126,28 @@ class Validator {
     const bool k = CheckInput(TensorId::kK, "key heads");
     const bool v = CheckInput(TensorId::kV, "value heads");
     const bool q_dtype =
-        CheckDtype(TensorId::kQ, {v1::DATA_TYPE_FP32, v1::DATA_TYPE_FP16, v1::DATA_TYPE_BF16});
+        tensors_.CheckDtype(TensorId::kQ, {v1::DATA_TYPE_FP32, v1::DATA_TYPE_FP16, v1::DATA_TYPE_BF16});
     if (q_dtype) {
       const auto dtype = static_cast<v1::DataType>(f_.tensor(TensorId::kQ).dtype);
       call_.dtype = dtype == v1::DATA_TYPE_FP32   ? DataType::kFp32
                     : dtype == v1::DATA_TYPE_FP16 ? DataType::kFp16
                                                   : DataType::kBf16;
     }
-    const bool k_dtype = q_dtype && CheckSameDtype(TensorId::kK);
-    const bool v_dtype = q_dtype && CheckSameDtype(TensorId::kV);
+    const bool k_dtype = q_dtype && tensors_.CheckSameDtype(TensorId::kK);
+    const bool v_dtype = q_dtype && tensors_.CheckSameDtype(TensorId::kV);
     const int64_t element_bytes = SizeOf(call_.dtype);
-    if (q && q_dtype) CheckData(TensorId::kQ, element_bytes);
-    if (k && k_dtype) CheckData(TensorId::kK, element_bytes);
-    if (v && v_dtype) CheckData(TensorId::kV, element_bytes);
+    if (q && q_dtype) tensors_.CheckData(TensorId::kQ, element_bytes);
+    if (k && k_dtype) tensors_.CheckData(TensorId::kK, element_bytes);
+    if (v && v_dtype) tensors_.CheckData(TensorId::kV, element_bytes);
     sizes_known_ = q && k && v && TakeSizes();
   }
 
   bool CheckInput(TensorId id, absl::string_view heads) {
-    if (!RequireSpec(id) || !layout_known_) return false;
+    if (!tensors_.RequireSpec(id) || !layout_known_) return false;
     const int rank = call_.layout == Layout::kPacked ? 3 : 4;
-    if (!CheckRank(id, rank, rank)) return false;
+    if (!tensors_.CheckRank(id, rank, rank)) return false;
     const TensorField& t = f_.tensor(id);
-    bool ok = CheckSizes(id);
+    bool ok = tensors_.CheckSizes(id);
     const int64_t head_count = t.shape[static_cast<size_t>(axes_.heads)];
     const int64_t heads_max = std::min<int64_t>(limits_.heads_max, std::numeric_limits<int32_t>::max());
     if (head_count == 0 || head_count > heads_max) {
@@ -284,13 +265,14 @@ class Validator {
       call_.bias_is_fp32 = bias.dtype == v1::DATA_TYPE_FP32;
       const int32_t q_dtype = f_.tensor(TensorId::kQ).dtype;
       const bool dtype = q_dtype == v1::DATA_TYPE_FP16 || q_dtype == v1::DATA_TYPE_BF16
-                             ? CheckDtype(TensorId::kBias, {v1::DATA_TYPE_FP32, q_dtype})
-                             : CheckDtype(TensorId::kBias, {v1::DATA_TYPE_FP32});
-      if (dtype && call_.bias) CheckData(TensorId::kBias, call_.bias_is_fp32 ? 4 : 2);
+                             ? tensors_.CheckDtype(TensorId::kBias, {v1::DATA_TYPE_FP32, q_dtype})
+                             : tensors_.CheckDtype(TensorId::kBias, {v1::DATA_TYPE_FP32});
+      if (dtype && call_.bias) tensors_.CheckData(TensorId::kBias, call_.bias_is_fp32 ? 4 : 2);
     }
     if (f_.tensor(TensorId::kMask).has_spec) {
       call_.mask = CheckScoreTensor(TensorId::kMask);
-      if (CheckDtype(TensorId::kMask, {v1::DATA_TYPE_BOOL}) && call_.mask) CheckData(TensorId::kMask, 1);
+      if (tensors_.CheckDtype(TensorId::kMask, {v1::DATA_TYPE_BOOL}) && call_.mask)
+        tensors_.CheckData(TensorId::kMask, 1);
     }
   }
 
@@ -299,7 +281,7 @@ class Validator {
       violations_.Add(SpecName(id), "is for dense layouts; LAYOUT_PACKED takes lengths, causal and windows");
       return std::nullopt;
     }
-    if (!CheckRank(id, 4, 4) || !CheckSizes(id)) return std::nullopt;
+    if (!tensors_.CheckRank(id, 4, 4) || !tensors_.CheckSizes(id)) return std::nullopt;
     const auto& shape = f_.tensor(id).shape;
     const std::array<int64_t, 4> full = {call_.batch, call_.q_heads, call_.q_len, call_.kv_len};
     constexpr std::array<absl::string_view, 4> kMeanings = {"batch", "query heads", "query length",
@@ -327,8 +309,8 @@ class Validator {
     const TensorField& t = f_.tensor(id);
     if (!t.has_spec) return false;
     const size_t faults = violations_.size();
-    const bool dtype = CheckDtype(id, {v1::DATA_TYPE_FP32});
-    if (!CheckRank(id, 1, rank_max) || !CheckSizes(id)) return false;
+    const bool dtype = tensors_.CheckDtype(id, {v1::DATA_TYPE_FP32});
+    if (!tensors_.CheckRank(id, 1, rank_max) || !tensors_.CheckSizes(id)) return false;
     const auto expect = [&](int64_t axis, int64_t size, absl::string_view meaning) {
       const int64_t is = t.shape[static_cast<size_t>(axis)];
       if (is != size)
@@ -338,7 +320,7 @@ class Validator {
       if (t.rank == 2) expect(0, call_.batch, "batch");
       expect(t.rank - 1, call_.q_heads, "query heads");
     }
-    if (dtype) CheckData(id, 4);
+    if (dtype) tensors_.CheckData(id, 4);
     return violations_.size() == faults;
   }
 
@@ -386,92 +368,11 @@ class Validator {
     }
   }
 
-  // --- one tensor ---
-
-  bool RequireSpec(TensorId id) {
-    if (f_.tensor(id).has_spec) return true;
-    violations_.Add(SpecName(id), "is required");
-    return false;
-  }
-
-  // Data whose spec is missing.
-  void CheckStrayData() {
-    for (size_t i = 0; i < kTensorCount; ++i) {
-      const auto id = static_cast<TensorId>(i);
-      const TensorField& t = f_.tensor(id);
-      if (!t.has_spec && t.data_bytes > 0) {
-        violations_.Add(DataName(id), "has ", t.data_bytes, " bytes, but there is no ", SpecName(id),
-                        " to say what they are");
-      }
-    }
-  }
-
-  bool CheckDtype(TensorId id, std::initializer_list<int32_t> supported) {
-    const TensorField& t = f_.tensor(id);
-    if (!t.has_spec) return false;
-    if (std::find(supported.begin(), supported.end(), t.dtype) != supported.end()) return true;
-    violations_.Add(absl::StrCat(SpecName(id), ".dtype"), "is ",
-                    EnumName(v1::DataType_Name(static_cast<v1::DataType>(t.dtype)), t.dtype),
-                    "; supported: ", absl::StrJoin(supported, ", ", [](std::string* out, int32_t dtype) {
-                      out->append(v1::DataType_Name(static_cast<v1::DataType>(dtype)));
-                    }));
-    return false;
-  }
-
-  bool CheckSameDtype(TensorId id) {
-    const TensorField& t = f_.tensor(id);
-    const int32_t q_dtype = f_.tensor(TensorId::kQ).dtype;
-    if (!t.has_spec) return false;
-    if (t.dtype == q_dtype) return true;
-    violations_.Add(absl::StrCat(SpecName(id), ".dtype"), "is ",
-                    EnumName(v1::DataType_Name(static_cast<v1::DataType>(t.dtype)), t.dtype),
-                    "; must be that of q, ", v1::DataType_Name(static_cast<v1::DataType>(q_dtype)));
-    return false;
-  }
-
-  bool CheckRank(TensorId id, int rank_min, int rank_max) {
-    const int64_t rank = f_.tensor(id).rank;
-    if (rank >= rank_min && rank <= rank_max) return true;
-    violations_.Add(ShapePath(id), "has ", rank, " sizes; must have ", rank_min,
-                    rank_max > rank_min ? absl::StrCat(" or ", rank_max) : "");
-    return false;
-  }
-
-  // No size is negative, and their product fits.
-  bool CheckSizes(TensorId id) {
-    const TensorField& t = f_.tensor(id);
-    bool ok = true;
-    for (int64_t i = 0; i < t.rank; ++i) {
-      const int64_t size = t.shape[static_cast<size_t>(i)];
-      if (size >= 0) continue;
-      violations_.AddAt(ShapePath(id), i, "is ", size, "; must be 0 or more");
-      ok = false;
-    }
-    // Four bytes: the largest element.
-    const auto at = [&t](int64_t i) { return i < t.rank ? t.shape[static_cast<size_t>(i)] : 1; };
-    if (ok && !Product({at(0), at(1), at(2), at(3), 4})) {
-      violations_.Add(ShapePath(id), "multiplies to more than 2^63 bytes");
-      ok = false;
-    }
-    return ok;
-  }
-
-  // The data has exactly the bytes that the shape, which is valid, says.
-  bool CheckData(TensorId id, int64_t element_bytes) {
-    const TensorField& t = f_.tensor(id);
-    int64_t bytes = element_bytes;
-    for (int64_t i = 0; i < t.rank; ++i) bytes *= t.shape[static_cast<size_t>(i)];
-    if (t.data_bytes == bytes) return true;
-    const auto shape = std::span(t.shape).first(static_cast<size_t>(t.rank));
-    violations_.Add(DataName(id), "has ", t.data_bytes, " bytes; shape [", absl::StrJoin(shape, ","), "] of ",
-                    element_bytes, "-byte elements needs ", bytes);
-    return false;
-  }
-
   const RequestFields& f_;
   const DecodeLimits& limits_;
   Call& call_;
   ViolationList& violations_;
+  TensorChecks tensors_;
   Axes axes_ = kBhldAxes;
   bool layout_known_ = true;
   bool sizes_known_ = false;  // q, k and v agree: call_ has their sizes

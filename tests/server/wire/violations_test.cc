@@ -1,70 +1,23 @@
 // Every way in which a well-formed request can be wrong: what is said, of which field.
+#include "server/wire/violations.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <functional>
-#include <limits>
 #include <string>
 #include <vector>
 
 #include "server/error.h"
 #include "server/wire/decoder.h"
+#include "tests/server/wire/violation_testing.h"
 #include "tests/server/wire/wire_testing.h"
 
 namespace attend::server {
 namespace {
 
 using ::testing::Contains;
-using ::testing::HasSubstr;
 using ::testing::SizeIs;
-using Request = v1::AttendRequest;
-
-constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
-
-absl::Status ReadSpecs(const Request& request, const DecodeLimits& limits = {}) {
-  grpc::ByteBuffer message = OneSlice(request.SerializeAsString());
-  AttendDecoder decoder(&message, limits);
-  return decoder.ReadSpecs();
-}
-
-void Spec(v1::TensorSpec* spec, v1::DataType dtype, const std::vector<int64_t>& shape) {
-  spec->set_dtype(dtype);
-  spec->mutable_shape()->Assign(shape.begin(), shape.end());
-}
-
-// Three sequences of query lengths 1, 0, 2 and key lengths 2, 3, 0.
-Request PackedRequest() {
-  Request r;
-  r.set_layout(v1::LAYOUT_PACKED);
-  Spec(r.mutable_q(), v1::DATA_TYPE_BF16, {3, 4, 8});
-  Spec(r.mutable_k(), v1::DATA_TYPE_BF16, {5, 2, 8});
-  Spec(r.mutable_v(), v1::DATA_TYPE_BF16, {5, 2, 16});
-  r.set_q_data(std::string(3 * 4 * 8 * 2, 'q'));
-  r.set_k_data(std::string(5 * 2 * 8 * 2, 'k'));
-  r.set_v_data(std::string(5 * 2 * 16 * 2, 'v'));
-  for (const int64_t length : {1, 0, 2}) r.add_q_lengths(length);
-  for (const int64_t length : {2, 3, 0}) r.add_kv_lengths(length);
-  return r;
-}
-
-struct Case {
-  const char* name;
-  std::function<void(Request&)> spoil;
-  const char* field;
-  const char* says;
-};
-void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
-
-// What is expected: exactly one violation, of this field, that holds these words.
-void ExpectViolation(const absl::Status& status, const Case& c) {
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  const std::vector<Violation> violations = GetViolations(status);
-  ASSERT_THAT(violations, SizeIs(1)) << status;
-  EXPECT_EQ(violations[0].field, c.field);
-  EXPECT_THAT(violations[0].description, HasSubstr(c.says));
-}
-
 class DenseViolation : public testing::TestWithParam<Case> {};
 TEST_P(DenseViolation, IsSaid) {
   Request r = SmallRequest();  // q [2,4,3,8], k and v [2,2,5,8], fp16
@@ -364,101 +317,6 @@ TEST(Violations, AMillionAreCountedAndNotKept) {
   const std::vector<Violation> violations = GetViolations(ReadSpecs(r, limits));
   EXPECT_THAT(violations, SizeIs(ViolationList::kListed + 1));
   EXPECT_EQ(violations.back().description, "999936 more faults");
-}
-
-// --- limits, each at its edge ---
-
-void ExpectLimit(const Request& at, const Request& above, const DecodeLimits& limits, const char* field,
-                 const char* says) {
-  EXPECT_TRUE(ReadSpecs(at, limits).ok()) << ReadSpecs(at, limits);
-  ExpectViolation(ReadSpecs(above, limits), {"", {}, field, says});
-}
-
-TEST(Limits, RequestBytes) {
-  DecodeLimits limits;
-  const Request r = SmallRequest();
-  limits.request_bytes_max = static_cast<int64_t>(r.ByteSizeLong());
-  EXPECT_TRUE(ReadSpecs(r, limits).ok());
-  --limits.request_bytes_max;
-  ExpectViolation(ReadSpecs(r, limits), {"", {}, "AttendRequest", "bytes; at most "});
-}
-
-TEST(Limits, Batch) {
-  DecodeLimits limits;
-  limits.batch_max = 2;
-  Request above = SmallRequest();
-  for (v1::TensorSpec* spec : {above.mutable_q(), above.mutable_k(), above.mutable_v()})
-    spec->set_shape(0, 3);
-  above.set_q_data(std::string(576, 'q'));
-  above.set_k_data(std::string(480, 'k'));
-  above.set_v_data(std::string(480, 'v'));
-  ExpectLimit(SmallRequest(), above, limits, "q.shape[0]", "is a batch of 3; at most 2");
-}
-
-TEST(Limits, PackedBatch) {
-  DecodeLimits limits;
-  limits.batch_max = 3;
-  EXPECT_TRUE(ReadSpecs(PackedRequest(), limits).ok());
-  limits.batch_max = 2;
-  const std::vector<Violation> violations = GetViolations(ReadSpecs(PackedRequest(), limits));
-  ASSERT_THAT(violations, SizeIs(2));
-  EXPECT_EQ(violations[0].field, "q_lengths");
-  EXPECT_EQ(violations[0].description, "has 3 entries; at most 2");
-}
-
-TEST(Limits, Heads) {
-  DecodeLimits limits;
-  limits.heads_max = 4;
-  EXPECT_TRUE(ReadSpecs(SmallRequest(), limits).ok());
-  limits.heads_max = 3;
-  ExpectViolation(ReadSpecs(SmallRequest(), limits), {"", {}, "q.shape[1]", "is 4 query heads; from 1 to 3"});
-}
-
-TEST(Limits, WeightRows) {
-  DecodeLimits limits;
-  limits.weight_rows_max = 2;
-  Request at = SmallRequest();
-  at.add_weight_rows(2);
-  at.add_weight_rows(2);
-  Request above = at;
-  above.add_weight_rows(0);
-  ExpectLimit(at, above, limits, "weight_rows", "has 3 entries; at most 2");
-}
-
-TEST(Limits, ResponseBytes) {
-  DecodeLimits limits;
-  Request r = SmallRequest();
-  r.set_return_lse(true);
-  r.set_return_weights(true);
-  const int64_t bytes = 2 * 4 * 3 * 8 * 2 + 2 * 4 * 3 * 4 + 2 * 4 * 3 * 5 * 4;
-  limits.response_bytes_max = bytes + 4096;  // room for specs and report
-  EXPECT_TRUE(ReadSpecs(r, limits).ok());
-  --limits.response_bytes_max;
-  ExpectViolation(ReadSpecs(r, limits),
-                  {"", {}, "return_weights", "makes a reply of 960 bytes of tensors; the limit is 959"});
-}
-
-TEST(Limits, AReplyOfMoreThan2GiBIsRefusedWhateverTheLimit) {
-  DecodeLimits limits;
-  limits.response_bytes_max = kHuge;
-  Request r;  // [1,1,32768,8]: 512 KiB, whose weights are 4 GiB
-  for (v1::TensorSpec* spec : {r.mutable_q(), r.mutable_k(), r.mutable_v()}) {
-    Spec(spec, v1::DATA_TYPE_FP16, {1, 1, 32768, 8});
-  }
-  for (std::string* data : {r.mutable_q_data(), r.mutable_k_data(), r.mutable_v_data()})
-    data->resize(32768 * 16);
-  r.set_return_weights(true);
-  ExpectViolation(ReadSpecs(r, limits), {"", {}, "return_weights", "makes a reply of 4295491584 bytes"});
-}
-
-TEST(Limits, ProductsOfTheReplyMayNotOverflow) {
-  Request r;  // no batch, so no bytes, but rows * keys passes 2^63
-  Spec(r.mutable_q(), v1::DATA_TYPE_FP16, {0, 1, int64_t{1} << 40, 8});
-  Spec(r.mutable_k(), v1::DATA_TYPE_FP16, {0, 1, int64_t{1} << 40, 8});
-  Spec(r.mutable_v(), v1::DATA_TYPE_FP16, {0, 1, int64_t{1} << 40, 8});
-  EXPECT_TRUE(ReadSpecs(r).ok()) << ReadSpecs(r);
-  r.set_return_weights(true);
-  ExpectViolation(ReadSpecs(r), {"", {}, "return_weights", "more than 2^63 bytes"});
 }
 
 TEST(Tensors, MaskBytesAreZeroOrOne) {
