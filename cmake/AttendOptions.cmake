@@ -7,6 +7,7 @@ option(ATTEND_TESTS "Build the tests" ON)
 option(ATTEND_BENCHMARKS "Build the benchmarks" ON)
 set(ATTEND_CUDA AUTO CACHE STRING "CUDA kernels: ON, OFF, or AUTO (where nvcc is found)")
 set(ATTEND_SANITIZE "" CACHE STRING "Sanitizers, such as address,undefined or thread")
+option(ATTEND_FUZZ "Build the fuzzers (needs clang; see tests/fuzz/run)" OFF)
 option(ATTEND_WERROR "Warnings are errors" ON)
 
 set(CMAKE_CXX_STANDARD 20)
@@ -43,6 +44,10 @@ if(ATTEND_SANITIZE)
   target_compile_options(attend_base INTERFACE
     $<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${ATTEND_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all>)
   target_link_options(attend_base INTERFACE -fsanitize=${ATTEND_SANITIZE})
+endif()
+
+if(ATTEND_FUZZ)
+  target_compile_options(attend_base INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=fuzzer-no-link>)
 endif()
 
 configure_file(${PROJECT_SOURCE_DIR}/cmake/version.h.in ${PROJECT_BINARY_DIR}/generated/attend_version.h @ONLY)
