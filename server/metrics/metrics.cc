@@ -1,0 +1,270 @@
+#include "server/metrics/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <array>
+#include <atomic>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "attend_version.h"
+#include "server/metrics/metric_table.h"
+#include "server/metrics/sampled_metrics.h"
+
+namespace attend::server {
+namespace {
+
+using prometheus::Counter;
+using prometheus::Family;
+using prometheus::Gauge;
+using prometheus::Histogram;
+using prometheus::Labels;
+
+constexpr size_t kCodes = 17;
+constexpr const char* kCodeNames[kCodes] = {
+    "OK",       "Canceled",       "Unknown",          "InvalidArgument",   "DeadlineExceeded",
+    "NotFound", "AlreadyExists",  "PermissionDenied", "ResourceExhausted", "FailedPrecondition",
+    "Aborted",  "OutOfRange",     "Unimplemented",    "Internal",          "Unavailable",
+    "DataLoss", "Unauthenticated"};
+// Codes that an Attend call can end with; each has a histogram per kernel from the start.
+constexpr absl::StatusCode kAttendCodes[] = {absl::StatusCode::kOk,
+                                             absl::StatusCode::kCancelled,
+                                             absl::StatusCode::kInvalidArgument,
+                                             absl::StatusCode::kDeadlineExceeded,
+                                             absl::StatusCode::kResourceExhausted,
+                                             absl::StatusCode::kInternal,
+                                             absl::StatusCode::kUnavailable};
+// Kernels as labels; the last stands for a call that ended before its kernel was known.
+constexpr const char* kKernelNames[] = {"naive", "online", "flash", "none"};
+constexpr size_t kKernels = std::size(kKernelNames);
+constexpr const char* kStageNames[] = {"receive", "queue", "copy_in", "kernel", "copy_out", "reply"};
+// Besides the scheduler's own.
+constexpr const char* kReasons[] = {"invalid_request", "unimplemented", "pool_full", "receive_budget",
+                                    "calls_full"};
+constexpr size_t kReasonsMax = 32;
+
+struct MethodNames {
+  const char* service;
+  const char* method;
+};
+constexpr MethodNames kMethods[] = {{"attend.v1.AttentionService", "Attend"},
+                                    {"attend.v1.InfoService", "GetServerInfo"}};
+
+size_t KernelIndex(const std::optional<Kernel>& kernel) {
+  if (!kernel || *kernel == Kernel::kAuto) return kKernels - 1;
+  return static_cast<size_t>(*kernel) - static_cast<size_t>(Kernel::kNaive);
+}
+
+double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
+
+class PrometheusMetrics final : public Metrics {
+ public:
+  PrometheusMetrics() {
+    AddMethodSeries();
+    AddRequestSeries();
+    for (const absl::string_view reason : kRejectReasons) Rejected(reason);
+    for (const absl::string_view reason : kReasons) Rejected(reason);
+    for (const absl::string_view reason : kDropReasons) {
+      MakeCounters(MetricId::kDropped).Add({{"reason", std::string(reason)}});
+    }
+    for (const char* stage : {"grant", "receive", "send"})
+      MakeCounters(MetricId::kTimeouts).Add({{"stage", stage}});
+    MakeGauges(MetricId::kBuildInfo).Add({{"version", ATTEND_VERSION}}).Set(1);
+  }
+
+  void AddDevices(const std::vector<DeviceInfo>& devices) override {
+    for (const DeviceInfo& device : devices) {
+      MakeCounters(MetricId::kDeviceErrors).Add({{"device", device.name}});
+      if (device.memory_bytes > 0) {
+        MakeGauges(MetricId::kDeviceMemoryBytes)
+            .Add({{"device", device.name}, {"uuid", device.uuid}, {"kind", "total"}})
+            .Set(static_cast<double>(device.memory_bytes));
+      }
+    }
+  }
+
+  void SetSampler(std::function<Sample()> sampler) override {
+    absl::MutexLock lock(&mutex_);
+    sampler_ = std::move(sampler);
+  }
+
+  void OnStarted(Method method) override { started_[static_cast<size_t>(method)]->Increment(); }
+
+  void OnHandled(Method method, const CallRecord& record) override {
+    const size_t m = static_cast<size_t>(method);
+    const size_t code = static_cast<size_t>(record.code);
+    handled_[m][code < kCodes ? code : 2]->Increment();
+    handling_seconds_[m]->Observe(Seconds(record.total_ns));
+    if (method != Method::kAttend) return;
+    RequestSeconds(KernelIndex(record.kernel), record.code).Observe(Seconds(record.total_ns));
+    received_->Increment(static_cast<double>(record.request_bytes));
+    sent_->Increment(static_cast<double>(record.response_bytes));
+    if (record.request_bytes > 0) stage_[0]->Observe(Seconds(record.receive_ns));
+    if (record.ran) {
+      stage_[1]->Observe(Seconds(record.queue_ns));
+      stage_[2]->Observe(Seconds(record.copy_in_ns));
+      stage_[3]->Observe(Seconds(record.kernel_ns));
+      stage_[4]->Observe(Seconds(record.copy_out_ns));
+      stage_[5]->Observe(Seconds(record.reply_ns));
+    }
+  }
+
+  void OnTimeout(absl::string_view stage) override {
+    MakeCounters(MetricId::kTimeouts).Add({{"stage", std::string(stage)}}).Increment();
+  }
+  void OnLogSuppressed() override { log_suppressed_->Increment(); }
+
+  void OnQueue(int64_t requests, int64_t bytes) override {
+    queue_depth_->Set(static_cast<double>(requests));
+    queue_bytes_->Set(static_cast<double>(bytes));
+  }
+  void OnRejected(absl::string_view reason) override { Rejected(reason).Increment(); }
+  void OnDropped(absl::string_view reason) override {
+    MakeCounters(MetricId::kDropped).Add({{"reason", std::string(reason)}}).Increment();
+  }
+
+  void OnBatch(const DeviceInfo& device, const Launch& launch, int64_t requests, int64_t tokens,
+               const BatchResult& result) override {
+    batch_requests_->Observe(static_cast<double>(requests));
+    batch_tokens_->Observe(static_cast<double>(tokens));
+    const std::string kernel(Name(launch.kernel));
+    MakeHistograms(MetricId::kKernelSeconds)
+        .Add({{"kernel", kernel},
+              {"dtype", std::string(Name(launch.dtype))},
+              {"head_dim", absl::StrCat(launch.head_dim)},
+              {"device", device.name}},
+             BucketBounds(Row(MetricId::kKernelSeconds).buckets))
+        .Observe(Seconds(result.kernel_ns));
+    WorkCount work;
+    bool failed = false;
+    for (const ItemResult& item : result.items) {
+      work += item.work;
+      failed = failed || !item.status.ok();
+    }
+    const size_t k = KernelIndex(launch.kernel);
+    hbm_read_[k]->Increment(static_cast<double>(work.read_bytes));
+    hbm_write_[k]->Increment(static_cast<double>(work.write_bytes));
+    flops_[k]->Increment(static_cast<double>(work.flops));
+    if (failed) MakeCounters(MetricId::kDeviceErrors).Add({{"device", device.name}}).Increment();
+  }
+
+  void OnDeviceFault(const DeviceInfo& device, const absl::Status&) override {
+    MakeCounters(MetricId::kDeviceErrors).Add({{"device", device.name}}).Increment();
+  }
+
+  std::string Text() const override {
+    std::vector<prometheus::MetricFamily> families = registry_.Collect();
+    std::optional<Sample> sample;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (sampler_) sample = sampler_();
+    }
+    for (prometheus::MetricFamily& family : SampledFamilies(sample)) families.push_back(std::move(family));
+    std::ostringstream out;
+    prometheus::TextSerializer().Serialize(out, families);
+    return out.str();
+  }
+
+ private:
+  // The family of a row. Asked for again, the registry gives the same one.
+  Family<Counter>& MakeCounters(MetricId id) {
+    return prometheus::BuildCounter().Name(Row(id).name).Help(Row(id).help).Register(registry_);
+  }
+  Family<Gauge>& MakeGauges(MetricId id) {
+    return prometheus::BuildGauge().Name(Row(id).name).Help(Row(id).help).Register(registry_);
+  }
+  Family<Histogram>& MakeHistograms(MetricId id) {
+    return prometheus::BuildHistogram().Name(Row(id).name).Help(Row(id).help).Register(registry_);
+  }
+  Histogram* MakeHistogram(MetricId id, const Labels& labels = {}) {
+    return &MakeHistograms(id).Add(labels, BucketBounds(Row(id).buckets));
+  }
+
+  void AddMethodSeries() {
+    for (size_t m = 0; m < std::size(kMethods); ++m) {
+      Labels labels = {
+          {"grpc_type", "unary"}, {"grpc_service", kMethods[m].service}, {"grpc_method", kMethods[m].method}};
+      started_[m] = &MakeCounters(MetricId::kGrpcStarted).Add(labels);
+      handling_seconds_[m] = MakeHistogram(MetricId::kGrpcHandlingSeconds, labels);
+      for (size_t code = 0; code < kCodes; ++code) {
+        labels["grpc_code"] = kCodeNames[code];
+        handled_[m][code] = &MakeCounters(MetricId::kGrpcHandled).Add(labels);
+      }
+    }
+  }
+
+  void AddRequestSeries() {
+    for (size_t k = 0; k < kKernels; ++k) {
+      for (const absl::StatusCode code : kAttendCodes) RequestSeconds(k, code);
+      const std::string kernel = kKernelNames[k];
+      if (kernel == "none") continue;
+      hbm_read_[k] = &MakeCounters(MetricId::kHbmBytes).Add({{"kernel", kernel}, {"direction", "read"}});
+      hbm_write_[k] = &MakeCounters(MetricId::kHbmBytes).Add({{"kernel", kernel}, {"direction", "write"}});
+      flops_[k] = &MakeCounters(MetricId::kFlops).Add({{"kernel", kernel}});
+    }
+    for (size_t s = 0; s < std::size(kStageNames); ++s) {
+      stage_[s] = MakeHistogram(MetricId::kStageSeconds, {{"stage", kStageNames[s]}});
+    }
+    received_ = &MakeCounters(MetricId::kWireBytes).Add({{"direction", "received"}, {"path", "grpc"}});
+    sent_ = &MakeCounters(MetricId::kWireBytes).Add({{"direction", "sent"}, {"path", "grpc"}});
+    log_suppressed_ = &MakeCounters(MetricId::kLogSuppressed).Add({});
+    queue_depth_ = &MakeGauges(MetricId::kQueueDepth).Add({});
+    queue_bytes_ = &MakeGauges(MetricId::kQueueBytes).Add({});
+    batch_requests_ = MakeHistogram(MetricId::kBatchRequests);
+    batch_tokens_ = MakeHistogram(MetricId::kBatchTokens);
+  }
+
+  // A code that has no series yet is unexpected, and rare enough to be looked up by its labels.
+  Histogram& RequestSeconds(size_t kernel, absl::StatusCode code) {
+    const size_t c = static_cast<size_t>(code) < kCodes ? static_cast<size_t>(code) : 2;
+    Histogram* known = request_seconds_[kernel][c].load(std::memory_order_acquire);
+    if (known != nullptr) return *known;
+    known = MakeHistogram(MetricId::kRequestSeconds,
+                          {{"method", "Attend"}, {"kernel", kKernelNames[kernel]}, {"code", kCodeNames[c]}});
+    request_seconds_[kernel][c].store(known, std::memory_order_release);
+    return *known;
+  }
+
+  Counter& Rejected(absl::string_view reason) {
+    absl::MutexLock lock(&mutex_);
+    std::string label = reason.empty() ? "other" : std::string(reason);
+    if (reasons_.size() >= kReasonsMax && reasons_.count(label) == 0) label = "other";
+    Counter*& counter = reasons_[label];
+    if (counter == nullptr) counter = &MakeCounters(MetricId::kRejected).Add({{"reason", label}});
+    return *counter;
+  }
+
+  prometheus::Registry registry_{prometheus::Registry::InsertBehavior::Merge};
+  mutable absl::Mutex mutex_;
+  std::function<Sample()> sampler_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Counter*> reasons_ ABSL_GUARDED_BY(mutex_);
+
+  std::array<Counter*, std::size(kMethods)> started_{};
+  std::array<std::array<Counter*, kCodes>, std::size(kMethods)> handled_{};
+  std::array<Histogram*, std::size(kMethods)> handling_seconds_{};
+  std::array<std::array<std::atomic<Histogram*>, kCodes>, kKernels> request_seconds_{};
+  std::array<Histogram*, std::size(kStageNames)> stage_{};
+  std::array<Counter*, kKernels> hbm_read_{}, hbm_write_{}, flops_{};
+  Counter* received_ = nullptr;
+  Counter* sent_ = nullptr;
+  Counter* log_suppressed_ = nullptr;
+  Gauge* queue_depth_ = nullptr;
+  Gauge* queue_bytes_ = nullptr;
+  Histogram* batch_requests_ = nullptr;
+  Histogram* batch_tokens_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Metrics> Metrics::Create() { return std::make_unique<PrometheusMetrics>(); }
+
+}  // namespace attend::server

@@ -1,0 +1,300 @@
+#include "server/process/attend_call.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "server/error.h"
+#include "server/process/request_id.h"
+#include "server/wire/encoder.h"
+
+namespace attend::server {
+namespace {
+
+constexpr absl::Duration kRetryDelay = absl::Milliseconds(50);
+constexpr char kPushbackKey[] = "grpc-retry-pushback-ms";
+
+// A metadata value; empty where there is none.
+absl::string_view Metadata(const grpc::CallbackServerContext& context, absl::string_view key) {
+  const auto& all = context.client_metadata();
+  const auto found = all.find(grpc::string_ref(key.data(), key.size()));
+  if (found == all.end()) return "";
+  return absl::string_view(found->second.data(), found->second.size());
+}
+
+// The address without its port: what one machine's callers share.
+std::string PeerHost(const std::string& peer) {
+  if (peer.rfind("ipv", 0) != 0) return peer;
+  return peer.substr(0, peer.rfind(':'));
+}
+
+absl::Status Cancelled() {
+  return ErrorWithReason(absl::StatusCode::kCancelled, "CANCELLED", "the caller cancelled the call");
+}
+
+CallShape ShapeOf(const Call& call) {
+  return {call.dtype, call.layout, call.batch,    call.q_heads,   call.kv_heads,
+          call.q_len, call.kv_len, call.head_dim, call.v_head_dim};
+}
+
+}  // namespace
+
+AttendCall::AttendCall(const CallServices& services, grpc::GenericCallbackServerContext* context)
+    : services_(services), context_(context), started_(absl::Now()), phase_start_(started_) {
+  services_.metrics->OnStarted(Method::kAttend);
+  ReadMetadata();
+  Start();
+}
+
+void AttendCall::ReadMetadata() {
+  const absl::string_view id = Metadata(*context_, kRequestIdKey);
+  record_.request_id = IsRequestId(id) ? std::string(id) : NewRequestId();
+  record_.peer = context_->peer();
+  context_->AddInitialMetadata(std::string(kRequestIdKey), record_.request_id);
+  const absl::string_view trace = Metadata(*context_, kTraceparentKey);
+  if (IsTraceparent(trace)) {
+    record_.traceparent = std::string(trace);
+    context_->AddInitialMetadata(std::string(kTraceparentKey), record_.traceparent);
+  }
+  int64_t bytes = 0;
+  if (absl::SimpleAtoi(Metadata(*context_, kRequestBytesKey), &bytes) && bytes >= 0) announced_bytes_ = bytes;
+}
+
+void AttendCall::Start() {
+  registered_ = services_.registry->Add(this, &registration_);
+  absl::Status refused;
+  if (!registered_ && services_.registry->closed()) {
+    services_.metrics->OnRejected("draining");
+    refused = ErrorWithReason(absl::StatusCode::kUnavailable, "DRAINING", "the server is shutting down");
+  } else if (!registered_) {
+    services_.metrics->OnRejected("calls_full");
+    refused =
+        Exhausted("CALLS_FULL", "as many calls are in flight as the server takes (--calls-max)", kRetryDelay);
+  } else if (announced_bytes_ > services_.limits.request_bytes_max) {
+    services_.metrics->OnRejected("request_too_large");
+    refused = InvalidRequest({{std::string(kRequestBytesKey),
+                               absl::StrCat("the request has ", announced_bytes_, " bytes; the server takes ",
+                                            services_.limits.request_bytes_max, " (--request-bytes-max)")}});
+  }
+  if (!refused.ok()) {
+    if (Move(Phase::kWaiting, Phase::kReplying)) Fail(refused);
+    return;
+  }
+  // What an empty request would be granted still stands for a call: 1 KiB.
+  granted_bytes_ =
+      std::max<int64_t>(1024, announced_bytes_ >= 0 ? announced_bytes_ : services_.unannounced_bytes);
+  if (services_.budget->Acquire(granted_bytes_, this)) OnGranted();
+}
+
+void AttendCall::OnGranted() {
+  // No other owner can be: who leaves kWaiting otherwise has taken this call out of the line first.
+  if (Move(Phase::kWaiting, Phase::kReading)) StartRead(&message_);
+}
+
+void AttendCall::OnReadDone(bool ok) {
+  bool cancelled = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (phase_ != Phase::kReading) return;  // a time limit answered already
+    phase_ = ok ? Phase::kDecoding : Phase::kReplying;
+    cancelled = cancelled_;
+  }
+  if (!ok) {
+    // Where gRPC itself refused the message (too large) or the caller is gone, it has ended the call, and
+    // this status goes nowhere.
+    Fail(cancelled ? Cancelled() : InvalidRequest({{"", "the call ended without a request message"}}));
+    return;
+  }
+  const auto bytes = static_cast<int64_t>(message_.Length());
+  record_.request_bytes = bytes;
+  services_.budget->Adjust(granted_bytes_, bytes);
+  granted_bytes_ = bytes;
+  if (bytes <= services_.wire_inline_bytes) {
+    Process();
+  } else {
+    services_.wire_threads->Post([this] { Process(); });
+  }
+}
+
+void AttendCall::Process() {
+  std::unique_ptr<Admission> admission;  // outlives the blocks that it counts
+  std::unique_ptr<Job> job;
+  absl::Status status = Prepare(&job, &admission);
+  ReleaseGrant();
+  const absl::Time now = absl::Now();
+  record_.receive_ns = absl::ToInt64Nanoseconds(now - started_);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (status.ok() && cancelled_) status = Cancelled();
+    phase_ = status.ok() ? Phase::kRunning : Phase::kReplying;
+    phase_start_ = now;
+    if (status.ok()) admission_id_ = admission->id();
+  }
+  if (!status.ok()) {
+    Fail(status);
+    return;
+  }
+  services_.scheduler->Submit(std::move(job), std::move(admission));
+}
+
+absl::Status AttendCall::Prepare(std::unique_ptr<Job>* job, std::unique_ptr<Admission>* admission) {
+  if (announced_bytes_ >= 0 && record_.request_bytes > announced_bytes_) {
+    services_.metrics->OnRejected("invalid_request");
+    return InvalidRequest({{std::string(kRequestBytesKey),
+                            absl::StrCat("announced ", announced_bytes_, " bytes, but the request has ",
+                                         record_.request_bytes)}});
+  }
+  AttendDecoder decoder(&message_, services_.limits);
+  absl::Status status = decoder.ReadSpecs();
+  if (!status.ok()) {
+    services_.metrics->OnRejected("invalid_request");
+    return status;
+  }
+  const Call& call = decoder.call();
+  record_.shape = ShapeOf(call);
+  record_.kernel = ResolveKernel(call.kernel, call.return_weights);
+  const int64_t output_bytes = OutputBytes(call);
+  auto admitted = services_.scheduler->Admit(call, decoder.input_bytes() + output_bytes);
+  if (!admitted.ok()) return admitted.status();
+  *admission = *std::move(admitted);
+
+  auto inputs = services_.pool->Allocate(decoder.input_bytes());
+  auto outputs = inputs.ok() ? services_.pool->Allocate(output_bytes) : inputs.status();
+  if (!outputs.ok()) {
+    services_.metrics->OnRejected("pool_full");
+    return outputs.status();
+  }
+  *job = std::make_unique<Job>();
+  Job& j = **job;
+  j.inputs = *std::move(inputs);
+  j.outputs = *std::move(outputs);
+  j.call = call;
+  status = decoder.ReadTensors(j.inputs, &j.tensors);
+  if (!status.ok()) {
+    services_.metrics->OnRejected("invalid_request");
+    return status;
+  }
+  PlaceOutputs(j.call, j.outputs, &j.tensors);
+  j.deadline = absl::FromChrono(context_->deadline());
+  j.fair_key = PeerHost(record_.peer);
+  j.request_id = record_.request_id;
+  j.done = [this](std::unique_ptr<Job> done, absl::Status result) { OnJobDone(std::move(done), result); };
+  return absl::OkStatus();
+}
+
+void AttendCall::OnJobDone(std::unique_ptr<Job> job, const absl::Status& status) {
+  Move(Phase::kRunning, Phase::kReplying);  // nobody else moves a running call
+  job_ = std::move(job);
+  job_->inputs = HostBlock();
+  if (!status.ok()) {
+    Fail(status);
+    return;
+  }
+  const JobReport& report = job_->report;
+  record_.ran = true;
+  record_.kernel = report.kernel;
+  record_.device = report.device;
+  record_.batch_requests = report.batch_requests;
+  record_.queue_ns = report.queue_ns;
+  record_.copy_in_ns = report.copy_in_ns;
+  record_.kernel_ns = report.kernel_ns;
+  record_.copy_out_ns = report.copy_out_ns;
+  Send(*job_);
+}
+
+void AttendCall::Send(Job& job) {
+  reply_ = EncodeResponse(job);
+  record_.response_bytes = static_cast<int64_t>(reply_.Length());
+  StartWriteAndFinish(&reply_, grpc::WriteOptions(), grpc::Status::OK);
+}
+
+void AttendCall::Fail(const absl::Status& status) {
+  record_.code = status.code();
+  record_.message = std::string(status.message());
+  record_.reason = GetReason(status);
+  if (const auto delay = GetRetryDelay(status)) {
+    context_->AddTrailingMetadata(kPushbackKey, absl::StrCat(absl::ToInt64Milliseconds(*delay)));
+  }
+  Finish(ToGrpcStatus(status));
+}
+
+void AttendCall::OnCancel() {
+  std::optional<uint64_t> running;
+  bool waiting = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    cancelled_ = true;
+    waiting = phase_ == Phase::kWaiting;
+    if (phase_ == Phase::kRunning) running = admission_id_;
+  }
+  if (running) services_.scheduler->Cancel(*running);
+  if (waiting && services_.budget->Remove(this)) {
+    granted_bytes_ = 0;
+    if (Move(Phase::kWaiting, Phase::kReplying)) Fail(Cancelled());
+  }
+}
+
+void AttendCall::OnSweep(absl::Time now) {
+  Phase phase;
+  absl::Duration age;
+  {
+    absl::MutexLock lock(&mutex_);
+    phase = phase_;
+    age = now - phase_start_;
+    if (phase == Phase::kReplying && age > services_.send_timeout && !send_expired_) {
+      send_expired_ = true;
+      services_.metrics->OnTimeout("send");
+      context_->TryCancel();
+    }
+  }
+  if (phase == Phase::kWaiting && age > services_.grant_timeout && services_.budget->Remove(this)) {
+    granted_bytes_ = 0;
+    if (!Move(Phase::kWaiting, Phase::kReplying)) return;
+    services_.metrics->OnTimeout("grant");
+    services_.metrics->OnRejected("receive_budget");
+    Fail(Exhausted("RECEIVE_BUDGET", "no memory to receive the request became free within --grant-timeout",
+                   kRetryDelay));
+  } else if (phase == Phase::kReading && age > services_.receive_timeout &&
+             Move(Phase::kReading, Phase::kReplying)) {
+    // The read is still pending; Finish ends it.
+    services_.metrics->OnTimeout("receive");
+    Fail(ErrorWithReason(absl::StatusCode::kDeadlineExceeded, "RECEIVE_TIMEOUT",
+                         "the request did not arrive within --receive-timeout"));
+  }
+}
+
+bool AttendCall::Move(Phase from, Phase to) {
+  const absl::Time now = absl::Now();
+  absl::MutexLock lock(&mutex_);
+  if (phase_ != from) return false;
+  phase_ = to;
+  phase_start_ = now;
+  return true;
+}
+
+void AttendCall::ReleaseGrant() {
+  if (granted_bytes_ == 0) return;
+  services_.budget->Release(std::exchange(granted_bytes_, 0));
+}
+
+void AttendCall::OnDone() {
+  const absl::Time now = absl::Now();
+  if (registered_) services_.registry->Remove(registration_);
+  ReleaseGrant();
+  job_.reset();
+  {
+    absl::MutexLock lock(&mutex_);
+    record_.reply_ns = absl::ToInt64Nanoseconds(now - phase_start_);
+    if (record_.code == absl::StatusCode::kOk && (cancelled_ || send_expired_)) {
+      record_.code = send_expired_ ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kCancelled;
+    }
+  }
+  record_.total_ns = absl::ToInt64Nanoseconds(now - started_);
+  services_.metrics->OnHandled(Method::kAttend, record_);
+  services_.log->Write(record_, now);
+  delete this;
+}
+
+}  // namespace attend::server

@@ -1,0 +1,103 @@
+// One Attend call, from its headers to the last byte of its reply.
+//
+//   headers -> grant of bytes -> read -> specs, admission, memory, tensors -> scheduler -> reply
+//
+// The call owns itself: gRPC's OnDone deletes it. One owner at a time moves it on (gRPC's reaction, a wire
+// thread, or the scheduler's done); whoever else has something to say (cancellation, time limits) changes
+// the phase under the lock first, so that Finish is called exactly once.
+#ifndef ATTEND_SERVER_PROCESS_ATTEND_CALL_H_
+#define ATTEND_SERVER_PROCESS_ATTEND_CALL_H_
+
+#include <grpcpp/generic/async_generic_service.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "server/memory/host_pool.h"
+#include "server/metrics/metrics.h"
+#include "server/process/byte_budget.h"
+#include "server/process/call_log.h"
+#include "server/process/call_registry.h"
+#include "server/process/wire_threads.h"
+#include "server/runtime/scheduler.h"
+#include "server/wire/decoder.h"
+
+namespace attend::server {
+
+// What all calls share. The pointees outlive every call.
+struct CallServices {
+  Scheduler* scheduler = nullptr;
+  HostPool* pool = nullptr;
+  ByteBudget* budget = nullptr;
+  CallRegistry* registry = nullptr;
+  WireThreads* wire_threads = nullptr;
+  Metrics* metrics = nullptr;
+  CallLog* log = nullptr;
+  DecodeLimits limits;
+  int64_t unannounced_bytes = 0;
+  int64_t wire_inline_bytes = 0;
+  absl::Duration grant_timeout, receive_timeout, send_timeout;
+};
+
+class AttendCall final : public grpc::ServerGenericBidiReactor,
+                         private ByteBudget::Waiter,
+                         private CallRegistry::Member {
+ public:
+  // Starts the call. context outlives it.
+  AttendCall(const CallServices& services, grpc::GenericCallbackServerContext* context);
+
+ private:
+  enum class Phase { kWaiting, kReading, kDecoding, kRunning, kReplying };
+
+  // gRPC's reactions.
+  void OnReadDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+  void OnGranted() override;              // ByteBudget
+  void OnSweep(absl::Time now) override;  // CallRegistry
+
+  void ReadMetadata();
+  void Start();
+  // The message is here: everything up to the scheduler.
+  void Process();
+  // Runs on OK; anything else is the answer.
+  absl::Status Prepare(std::unique_ptr<Job>* job, std::unique_ptr<Admission>* admission);
+  void OnJobDone(std::unique_ptr<Job> job, const absl::Status& status);
+  // Moves from one phase to the next; false where another was quicker.
+  bool Move(Phase from, Phase to);
+  // Ends the call. The caller has moved it to kReplying.
+  void Fail(const absl::Status& status);
+  void Send(Job& job);
+  void ReleaseGrant();
+
+  const CallServices& services_;
+  grpc::GenericCallbackServerContext* const context_;
+  const absl::Time started_;
+  CallRecord record_;
+
+  absl::Mutex mutex_;
+  Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kWaiting;
+  absl::Time phase_start_ ABSL_GUARDED_BY(mutex_);
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool send_expired_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<uint64_t> admission_id_ ABSL_GUARDED_BY(mutex_);
+
+  bool registered_ = false;
+  CallRegistry::Handle registration_;
+  int64_t announced_bytes_ = -1;  // -1: not announced
+  int64_t granted_bytes_ = 0;
+  grpc::ByteBuffer message_;
+  std::unique_ptr<Job> job_;  // back from the scheduler, kept until the reply is sent
+  grpc::ByteBuffer reply_;
+};
+
+}  // namespace attend::server
+
+#endif  // ATTEND_SERVER_PROCESS_ATTEND_CALL_H_

@@ -1,0 +1,32 @@
+// Makes the devices that --device and --devices ask for.
+#ifndef ATTEND_SERVER_PROCESS_DEVICES_H_
+#define ATTEND_SERVER_PROCESS_DEVICES_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/device/device.h"
+#include "server/memory/host_pool.h"
+#include "server/process/options.h"
+
+namespace attend::server {
+
+struct Devices {
+  std::vector<std::unique_ptr<Device>> devices;  // one or more
+  std::unique_ptr<HostPool> pool;                // memory that these devices copy from
+  std::string choice;                            // which was taken and why, for the log
+};
+
+// options are resolved. The error is one line for the operator: no GPU, no driver, a build without CUDA.
+absl::StatusOr<Devices> MakeDevices(const ServerOptions& options);
+
+// Runs one tiny call of each kernel and data type on each device, so that the first caller does not pay
+// for loading code, and a device that cannot compute fails at start.
+absl::Status WarmUp(const std::vector<std::unique_ptr<Device>>& devices, HostPool* pool);
+
+}  // namespace attend::server
+
+#endif  // ATTEND_SERVER_PROCESS_DEVICES_H_

@@ -1,0 +1,85 @@
+#include "server/process/listen.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace attend::server {
+namespace {
+
+absl::Status CannotListen(const std::string& address, const char* why) {
+  return absl::UnavailableError(absl::StrCat("cannot listen on ", address, ": ", why));
+}
+
+absl::Status CheckUnix(const std::string& address) {
+  const std::string path = address.substr(absl::StartsWith(address, "unix://") ? 7 : 5);
+  sockaddr_un name{};
+  if (path.empty() || path.size() >= sizeof(name.sun_path)) {
+    return CannotListen(address, "the path is empty or too long");
+  }
+  name.sun_family = AF_UNIX;
+  std::memcpy(name.sun_path, path.data(), path.size());
+  const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+  if (fd < 0) return CannotListen(address, std::strerror(errno));
+  const bool answered = connect(fd, reinterpret_cast<sockaddr*>(&name), sizeof(name)) == 0;
+  close(fd);
+  return answered ? CannotListen(address, "another server listens there") : absl::OkStatus();
+}
+
+absl::Status CheckTcp(const std::string& address, const std::string& host, const std::string& port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  const int resolved = getaddrinfo(host.empty() ? nullptr : host.c_str(), port.c_str(), &hints, &found);
+  if (resolved != 0) return CannotListen(address, gai_strerror(resolved));
+  const int fd = socket(found->ai_family, found->ai_socktype, found->ai_protocol);
+  int error = fd < 0 ? errno : 0;
+  if (fd >= 0) {
+    const int on = 1;  // as servers do: connections in TIME_WAIT are no obstacle
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, 1) != 0) error = errno;
+    close(fd);
+  }
+  freeaddrinfo(found);
+  return error == 0 ? absl::OkStatus() : CannotListen(address, std::strerror(error));
+}
+
+// Splits "host:port", "[v6]:port"; false where there is no port.
+bool SplitHostPort(absl::string_view address, std::string* host, std::string* port) {
+  const size_t colon = address.rfind(':');
+  if (colon == absl::string_view::npos || colon + 1 == address.size()) return false;
+  absl::string_view name = address.substr(0, colon);
+  if (name.size() >= 2 && name.front() == '[' && name.back() == ']') name = name.substr(1, name.size() - 2);
+  *host = std::string(name);
+  *port = std::string(address.substr(colon + 1));
+  return true;
+}
+
+}  // namespace
+
+bool IsLocalAddress(absl::string_view address) {
+  if (absl::StartsWith(address, "unix:")) return true;
+  std::string host, port;
+  if (!SplitHostPort(address, &host, &port)) return false;
+  // Only literal 127.0.0.0/8: a name such as 127.evil.example is none.
+  const bool loopback4 =
+      absl::StartsWith(host, "127.") && host.find_first_not_of("0123456789.") == std::string::npos;
+  return host == "localhost" || host == "::1" || loopback4;
+}
+
+absl::Status CheckBindable(const std::string& address) {
+  if (absl::StartsWith(address, "unix:")) return CheckUnix(address);
+  std::string host, port;
+  if (!SplitHostPort(address, &host, &port)) return CannotListen(address, "give host:port or unix:path");
+  return CheckTcp(address, host, port);
+}
+
+}  // namespace attend::server

@@ -1,0 +1,22 @@
+// Addresses to listen on, looked at before they are used, so that a fault gets a clear line.
+#ifndef ATTEND_SERVER_PROCESS_LISTEN_H_
+#define ATTEND_SERVER_PROCESS_LISTEN_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace attend::server {
+
+// Whether only this machine can reach the address: a loopback address, localhost, or unix:.
+bool IsLocalAddress(absl::string_view address);
+
+// OK where somebody could bind the address now; else what is wrong, as "cannot listen on
+// 127.0.0.1:50051: Address already in use". A unix: path that a live server listens on is in use; a
+// stale one is not.
+absl::Status CheckBindable(const std::string& address);
+
+}  // namespace attend::server
+
+#endif  // ATTEND_SERVER_PROCESS_LISTEN_H_

@@ -1,0 +1,128 @@
+#include <cctype>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "server/process/options.h"
+
+namespace attend::server {
+namespace {
+
+using O = ServerOptions;
+using K = OptionKind;
+
+constexpr OptionRow kTable[] = {
+    {"address", "Listening", K::kText, &O::address, 0, nullptr,
+     "where gRPC listens: host:port or unix:path, several with commas; port 0 takes a free one"},
+    {"metrics-address", "Listening", K::kText, &O::metrics_address, 0, nullptr,
+     "where HTTP serves /metrics, /healthz and /readyz; off serves none"},
+    {"port-file", "Listening", K::kText, &O::port_file, 0, nullptr,
+     "file that gets the gRPC port and, on a second line, the HTTP port once they are open"},
+    {"insecure", "Listening", K::kFlag, &O::insecure, 0, nullptr,
+     "allow a gRPC address that is neither loopback nor unix: without TLS"},
+    {"reflection", "Listening", K::kFlag, &O::reflection, 0, nullptr, "serve gRPC reflection"},
+
+    {"device", "Devices", K::kText, &O::device, 0, "auto|cuda|cpu|null",
+     "what computes; auto takes a GPU where there is one, else the CPU; null answers zeros"},
+    {"devices", "Devices", K::kText, &O::devices, 0, nullptr, "which GPUs: all, or indices with commas"},
+    {"cpu-threads", "Devices", K::kCount, &O::cpu_threads, 0, nullptr,
+     "threads of the CPU device; 0: as many as the CPU quota allows"},
+
+    {"request-bytes-max", "Bounds", K::kBytes, &O::request_bytes_max, 1024, nullptr,
+     "largest request message; at most 2 GiB - 1"},
+    {"response-bytes-max", "Bounds", K::kBytes, &O::response_bytes_max, 1024, nullptr,
+     "largest reply message; at most 2 GiB - 1"},
+    {"receive-bytes-max", "Bounds", K::kBytes, &O::receive_bytes_max, 0, nullptr,
+     "bytes of requests being received; others wait in flow control; 0: an eighth of the memory"},
+    {"unannounced-request-bytes", "Bounds", K::kBytes, &O::unannounced_request_bytes, 1024, nullptr,
+     "size assumed of a request without attend-request-bytes metadata until it has arrived"},
+    {"host-bytes-max", "Bounds", K::kBytes, &O::host_bytes_max, 0, nullptr,
+     "host memory for tensors of requests and replies; 0: a quarter of the memory"},
+    {"calls-max", "Bounds", K::kCount, &O::calls_max, 1, nullptr, "calls in flight, in any stage"},
+    {"sequences-max", "Bounds", K::kCount, &O::sequences_max, 1, nullptr, "sequences in one request"},
+    {"heads-max", "Bounds", K::kCount, &O::heads_max, 1, nullptr, "query heads in one request"},
+    {"weight-rows-max", "Bounds", K::kCount, &O::weight_rows_max, 0, nullptr, "weight_rows in one request"},
+    {"wire-threads", "Bounds", K::kCount, &O::wire_threads, 0, nullptr,
+     "threads that copy large tensors off the wire; 0: half the CPUs, at most 8"},
+    {"wire-inline-bytes", "Bounds", K::kBytes, &O::wire_inline_bytes, 0, nullptr,
+     "requests up to this size are copied on gRPC's own thread"},
+
+    {"queue-requests-max", "Queue and batches", K::kCount, &O::queue_requests_max, 1, nullptr,
+     "requests that wait for a device"},
+    {"queue-bytes-max", "Queue and batches", K::kBytes, &O::queue_bytes_max, 0, nullptr,
+     "host bytes of requests that wait or run; 0: host-bytes-max"},
+    {"batch-requests-max", "Queue and batches", K::kCount, &O::batch_requests_max, 1, nullptr,
+     "requests in one launch"},
+    {"batch-tokens-max", "Queue and batches", K::kCount, &O::batch_tokens_max, 1, nullptr,
+     "query tokens in one launch"},
+    {"max-queue-delay-us", "Queue and batches", K::kCount, &O::max_queue_delay_us, 0, nullptr,
+     "microseconds that a request waits for company when a device is free"},
+
+    {"grant-timeout", "Time limits", K::kDuration, &O::grant_timeout, 0, nullptr,
+     "longest wait for receive-bytes-max; then RESOURCE_EXHAUSTED"},
+    {"receive-timeout", "Time limits", K::kDuration, &O::receive_timeout, 0, nullptr,
+     "longest that a request may take to arrive; then DEADLINE_EXCEEDED"},
+    {"send-timeout", "Time limits", K::kDuration, &O::send_timeout, 0, nullptr,
+     "longest that a caller may take to read its reply; then the call is cancelled"},
+    {"drain-delay", "Time limits", K::kDuration, &O::drain_delay, 0, nullptr,
+     "after SIGTERM, how long to keep accepting while readiness already says no"},
+    {"drain-timeout", "Time limits", K::kDuration, &O::drain_timeout, 0, nullptr,
+     "longest wait for accepted requests after SIGTERM; then they are cancelled"},
+
+    {"streams-max", "Connections", K::kCount, &O::streams_max, 1, nullptr, "calls at once on one connection"},
+    {"metadata-bytes-max", "Connections", K::kBytes, &O::metadata_bytes_max, 1024, nullptr,
+     "metadata of one call"},
+    {"connection-age-max", "Connections", K::kDuration, &O::connection_age_max, 0, nullptr,
+     "age at which a connection is closed so that clients spread anew"},
+    {"connection-age-grace", "Connections", K::kDuration, &O::connection_age_grace, 0, nullptr,
+     "time that calls get to end on a connection of that age"},
+    {"keepalive-time", "Connections", K::kDuration, &O::keepalive_time, 0, nullptr,
+     "idle time after which the server pings a client"},
+    {"keepalive-timeout", "Connections", K::kDuration, &O::keepalive_timeout, 0, nullptr,
+     "time within which the ping must be answered"},
+    {"ping-interval-min", "Connections", K::kDuration, &O::ping_interval_min, 0, nullptr,
+     "shortest interval of clients' pings on an idle connection"},
+
+    {"log-format", "Logs", K::kText, &O::log_format, 0, "plain|json", "lines for people or for machines"},
+    {"log-level", "Logs", K::kText, &O::log_level, 0, "debug|info|warn|error", "least severe line written"},
+    {"log-calls-per-second", "Logs", K::kCount, &O::log_calls_per_second, 0, nullptr,
+     "most call lines a second; the rest are counted in attend_log_suppressed_total"},
+};
+
+std::string BytesText(int64_t bytes) {
+  constexpr const char* kUnits[] = {"GiB", "MiB", "KiB"};
+  for (int i = 0; i < 3; ++i) {
+    const int64_t unit = int64_t{1} << (30 - 10 * i);
+    if (bytes >= unit && bytes % unit == 0) return absl::StrCat(bytes / unit, kUnits[i]);
+  }
+  return absl::StrCat(bytes);
+}
+
+}  // namespace
+
+std::span<const OptionRow> OptionTable() { return kTable; }
+
+std::string OptionValue(const OptionRow& row, const ServerOptions& options) {
+  switch (row.kind) {
+    case OptionKind::kText:
+      return options.*std::get<std::string ServerOptions::*>(row.member);
+    case OptionKind::kFlag:
+      return options.*std::get<bool ServerOptions::*>(row.member) ? "true" : "false";
+    case OptionKind::kCount:
+      return absl::StrCat(options.*std::get<int64_t ServerOptions::*>(row.member));
+    case OptionKind::kBytes:
+      return BytesText(options.*std::get<int64_t ServerOptions::*>(row.member));
+    case OptionKind::kDuration:
+      return absl::FormatDuration(options.*std::get<absl::Duration ServerOptions::*>(row.member));
+  }
+  return "";
+}
+
+std::string EnvironmentName(const OptionRow& row) {
+  std::string name = "ATTEND_";
+  for (const char* c = row.name; *c != '\0'; ++c) {
+    name.push_back(*c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(*c))));
+  }
+  return name;
+}
+
+}  // namespace attend::server

@@ -1,0 +1,222 @@
+#include "server/process/options.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <set>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "attend_version.h"
+#include "server/device/cpu_device.h"
+#include "server/process/machine.h"
+
+extern char** environ;
+
+namespace attend::server {
+namespace {
+
+constexpr int kExitUsage = 2;
+
+std::optional<int64_t> ParseBytes(absl::string_view text) {
+  int64_t unit = 1;
+  constexpr std::pair<absl::string_view, int64_t> kUnits[] = {
+      {"kib", int64_t{1} << 10}, {"mib", int64_t{1} << 20}, {"gib", int64_t{1} << 30}, {"b", 1}};
+  const std::string lower = absl::AsciiStrToLower(absl::StripAsciiWhitespace(text));
+  absl::string_view number = lower;
+  for (const auto& [suffix, factor] : kUnits) {
+    if (number.size() > suffix.size() && number.substr(number.size() - suffix.size()) == suffix) {
+      number.remove_suffix(suffix.size());
+      unit = factor;
+      break;
+    }
+  }
+  int64_t value = 0;
+  if (!absl::SimpleAtoi(absl::StripAsciiWhitespace(number), &value)) return std::nullopt;
+  if (value < 0 || value > std::numeric_limits<int64_t>::max() / unit) return std::nullopt;
+  return value * unit;
+}
+
+// Writes a value into its member; the message says what is wrong, empty if nothing is.
+std::string SetOption(const OptionRow& row, const std::string& text, ServerOptions* options) {
+  switch (row.kind) {
+    case OptionKind::kText: {
+      const std::vector<std::string> choices =
+          absl::StrSplit(row.choices == nullptr ? "" : row.choices, '|', absl::SkipEmpty());
+      if (!choices.empty() && std::find(choices.begin(), choices.end(), text) == choices.end()) {
+        return absl::StrCat("'", text, "' is none of ", row.choices);
+      }
+      options->*std::get<std::string ServerOptions::*>(row.member) = text;
+      return "";
+    }
+    case OptionKind::kFlag: {
+      bool value = false;
+      if (!absl::SimpleAtob(text, &value)) return absl::StrCat("'", text, "' is neither true nor false");
+      options->*std::get<bool ServerOptions::*>(row.member) = value;
+      return "";
+    }
+    case OptionKind::kCount:
+    case OptionKind::kBytes: {
+      int64_t value = 0;
+      if (row.kind == OptionKind::kBytes) {
+        const std::optional<int64_t> bytes = ParseBytes(text);
+        if (!bytes) return absl::StrCat("'", text, "' is no size such as 65536, 64KiB or 1GiB");
+        value = *bytes;
+      } else if (!absl::SimpleAtoi(text, &value)) {
+        return absl::StrCat("'", text, "' is no integer");
+      }
+      if (value < row.min) return absl::StrCat("is ", value, ", but the least is ", row.min);
+      options->*std::get<int64_t ServerOptions::*>(row.member) = value;
+      return "";
+    }
+    case OptionKind::kDuration: {
+      absl::Duration value;
+      if (!absl::ParseDuration(text, &value) || value < absl::ZeroDuration()) {
+        return absl::StrCat("'", text, "' is no duration such as 500ms, 30s or 5m");
+      }
+      options->*std::get<absl::Duration ServerOptions::*>(row.member) = value;
+      return "";
+    }
+  }
+  return "";
+}
+
+// TOML with underscores in names. CLI11 lets the file beat the environment; leaving out what the
+// environment sets turns that around.
+class FileBelowEnvironment : public CLI::ConfigTOML {
+ public:
+  std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
+    std::vector<CLI::ConfigItem> items;
+    for (CLI::ConfigItem& item : CLI::ConfigTOML::from_config(input)) {
+      item.name = absl::StrReplaceAll(item.name, {{"_", "-"}});
+      const auto rows = OptionTable();
+      const auto row =
+          std::find_if(rows.begin(), rows.end(), [&](const OptionRow& r) { return item.name == r.name; });
+      const bool in_environment = row != rows.end() && std::getenv(EnvironmentName(*row).c_str()) != nullptr;
+      if (!in_environment) items.push_back(std::move(item));
+    }
+    return items;
+  }
+};
+
+std::string HelpText(const OptionRow& row) {
+  std::string text = row.help;
+  if (row.choices != nullptr) absl::StrAppend(&text, " (", row.choices, ")");
+  const std::string value = OptionValue(row, ServerOptions());
+  if (!value.empty()) absl::StrAppend(&text, " [", value, "]");
+  return text;
+}
+
+std::vector<std::string> UnknownVariables() {
+  std::set<std::string> known = {"ATTEND_CONFIG"};
+  for (const OptionRow& row : OptionTable()) known.insert(EnvironmentName(row));
+  std::vector<std::string> unknown;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::vector<std::string> parts = absl::StrSplit(*entry, absl::MaxSplits('=', 1));
+    if (parts[0].rfind("ATTEND_", 0) == 0 && known.count(parts[0]) == 0) {
+      unknown.push_back(absl::StrCat(parts[0], " in the environment names no option"));
+    }
+  }
+  return unknown;
+}
+
+}  // namespace
+
+ParsedOptions ParseOptions(int argc, const char* const* argv) {
+  ParsedOptions parsed;
+  CLI::App app("Attention over gRPC: computes softmax(q k^T scale) v over tensors that callers send.",
+               "attend-server");
+  app.set_version_flag("--version", "attend-server " ATTEND_VERSION);
+  app.set_config("--config", "", "TOML file of these options, with underscores in their names")
+      ->envname("ATTEND_CONFIG");
+  app.config_formatter(std::make_shared<FileBelowEnvironment>());
+  app.allow_config_extras(false);
+  app.add_flag("--print-config", parsed.options.print_config, "print the options in force and exit")
+      ->configurable(false);
+  app.add_flag("--check-config", parsed.options.check_config, "check the options and exit")
+      ->configurable(false);
+  app.footer(
+      "Every option is also an environment variable (--queue-bytes-max is ATTEND_QUEUE_BYTES_MAX) and a\n"
+      "line of the configuration file (queue_bytes_max); a flag beats the environment beats the file.");
+
+  const auto rows = OptionTable();
+  std::vector<std::string> texts(rows.size());
+  std::vector<CLI::Option*> handles(rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const std::string flag = absl::StrCat("--", rows[i].name);
+    handles[i] = rows[i].kind == OptionKind::kFlag ? app.add_flag(flag, texts[i], HelpText(rows[i]))
+                                                   : app.add_option(flag, texts[i], HelpText(rows[i]));
+    handles[i]->group(rows[i].group)->envname(EnvironmentName(rows[i]));
+  }
+  try {
+    app.parse(argc, argv);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (handles[i]->count() == 0) continue;
+      const std::string wrong = SetOption(rows[i], texts[i], &parsed.options);
+      if (!wrong.empty()) throw CLI::ValidationError(absl::StrCat("--", rows[i].name), wrong);
+    }
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    parsed.exit_code = code == 0 ? 0 : kExitUsage;
+    return parsed;
+  }
+  parsed.warnings = UnknownVariables();
+  return parsed;
+}
+
+absl::Status ResolveOptions(ServerOptions* options) {
+  constexpr int64_t kMessageMax = std::numeric_limits<int32_t>::max();
+  constexpr int64_t kPoolLeast = int64_t{64} << 20;
+  const int64_t memory = MemoryBytes();
+  if (options->host_bytes_max == 0) options->host_bytes_max = std::max(kPoolLeast, memory / 4 >> 20 << 20);
+  if (options->receive_bytes_max == 0)
+    options->receive_bytes_max = std::max(kPoolLeast, memory / 8 >> 20 << 20);
+  if (options->queue_bytes_max == 0) options->queue_bytes_max = options->host_bytes_max;
+  if (options->wire_threads == 0) options->wire_threads = std::clamp<int64_t>(AvailableCpus() / 2, 1, 8);
+  if (options->cpu_threads == 0) options->cpu_threads = AvailableCpus();
+
+  options->request_bytes_max = std::min(options->request_bytes_max, kMessageMax);
+  options->response_bytes_max = std::min(options->response_bytes_max, kMessageMax);
+  // What can never be granted must not be accepted: the caller would wait for nothing.
+  options->request_bytes_max = std::min(options->request_bytes_max, options->receive_bytes_max);
+  options->unannounced_request_bytes =
+      std::min(options->unannounced_request_bytes, options->request_bytes_max);
+  if (options->devices != "all") {
+    for (const absl::string_view part : absl::StrSplit(options->devices, ',')) {
+      int index = 0;
+      if (!absl::SimpleAtoi(part, &index) || index < 0) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--devices: '", part, "' is no index; give all or 0,1"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string PrintConfig(const ServerOptions& options) {
+  std::string text;
+  const char* group = "";
+  for (const OptionRow& row : OptionTable()) {
+    if (absl::string_view(group) != row.group) {
+      absl::StrAppend(&text, text.empty() ? "" : "\n", "# ", row.group, "\n\n");
+      group = row.group;
+    }
+    const bool quoted =
+        row.kind == OptionKind::kText || row.kind == OptionKind::kBytes || row.kind == OptionKind::kDuration;
+    const char* quote = quoted ? "\"" : "";
+    absl::StrAppend(&text, "# ", row.help, "\n", absl::StrReplaceAll(row.name, {{"-", "_"}}), " = ", quote,
+                    OptionValue(row, options), quote, "\n");
+  }
+  return text;
+}
+
+}  // namespace attend::server

@@ -1,0 +1,272 @@
+#include "server/process/server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <climits>
+#include <mutex>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "attend/v1/attention.grpc.pb.h"
+#include "server/process/attend_service.h"
+#include "server/process/devices.h"
+#include "server/process/http_server.h"
+#include "server/process/info_service.h"
+#include "server/process/listen.h"
+#include "server/process/log.h"
+
+namespace attend::server {
+namespace {
+
+constexpr char kAttentionService[] = "attend.v1.AttentionService";
+constexpr absl::Duration kSweepInterval = absl::Milliseconds(50);
+// Calls get this long to end once they have been cancelled; more means a fault of ours.
+constexpr absl::Duration kCancelGrace = absl::Seconds(5);
+
+// gRPC keeps the service's name for reflection and hands Attend to the generic service.
+using NamedAttention = v1::AttentionService::WithGenericMethod_Attend<v1::AttentionService::Service>;
+
+int Millis(absl::Duration duration) {
+  return static_cast<int>(std::min<int64_t>(absl::ToInt64Milliseconds(duration), INT_MAX));
+}
+
+void SetArguments(const ServerOptions& options, grpc::ServerBuilder* builder) {
+  builder->SetMaxReceiveMessageSize(static_cast<int>(options.request_bytes_max));
+  builder->SetMaxSendMessageSize(-1);  // replies are bounded before they are computed
+  // A small compressed message can inflate without end.
+  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, static_cast<int>(options.streams_max));
+  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, static_cast<int>(options.metadata_bytes_max));
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, Millis(options.connection_age_max));
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, Millis(options.connection_age_grace));
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Millis(options.keepalive_time));
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Millis(options.keepalive_timeout));
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                              Millis(options.ping_interval_min));
+}
+
+SchedulerOptions MakeSchedulerOptions(const ServerOptions& options) {
+  SchedulerOptions made;
+  made.queue_requests_max = options.queue_requests_max;
+  made.queue_bytes_max = options.queue_bytes_max;
+  made.batch_requests_max = options.batch_requests_max;
+  made.batch_tokens_max = options.batch_tokens_max;
+  made.max_queue_delay = absl::Microseconds(options.max_queue_delay_us);
+  return made;
+}
+
+class GrpcServer final : public Server {
+ public:
+  explicit GrpcServer(const ServerOptions& options)
+      : options_(options),
+        metrics_(Metrics::Create()),
+        call_log_(options.log_calls_per_second, metrics_.get()),
+        budget_(options.receive_bytes_max),
+        registry_(options.calls_max, kSweepInterval),
+        wire_threads_(options.wire_threads) {}
+
+  ~GrpcServer() override {
+    SetServing(false);
+    if (grpc_ != nullptr) {
+      registry_.Close();
+      grpc_->Shutdown(std::chrono::system_clock::now());
+      grpc_->Wait();
+    }
+    if (scheduler_ != nullptr) scheduler_->Drain(kCancelGrace);
+    http_.reset();
+    grpc_.reset();
+    // Slices of replies may lie with gRPC a moment longer than their calls.
+    const absl::Time until = absl::Now() + kCancelGrace;
+    while (devices_.pool != nullptr && devices_.pool->used_bytes() > 0 && absl::Now() < until) {
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+  }
+
+  absl::Status Open() {
+    for (const absl::string_view address : absl::StrSplit(options_.address, ',')) {
+      if (!options_.insecure && !IsLocalAddress(address)) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            address, " can be reached from other machines; say --insecure to serve there without TLS"));
+      }
+    }
+    auto devices = MakeDevices(options_);
+    if (!devices.ok()) return devices.status();
+    devices_ = *std::move(devices);
+    Log(LogLevel::kInfo, "device", {{"choice", devices_.choice}});
+    const absl::Status warm = WarmUp(devices_.devices, devices_.pool.get());
+    if (!warm.ok()) return warm;
+    std::vector<DeviceInfo> infos;
+    for (const auto& device : devices_.devices) infos.push_back(device->info());
+    metrics_->AddDevices(infos);
+    scheduler_ =
+        Scheduler::Create(MakeSchedulerOptions(options_), std::move(devices_.devices), metrics_.get());
+    const absl::Status listening = Listen();
+    if (!listening.ok()) return listening;
+    return ServeHttp();
+  }
+
+  int grpc_port() const override { return grpc_port_; }
+  int http_port() const override { return http_ == nullptr ? 0 : http_->port(); }
+
+  std::string Describe() const override {
+    return absl::StrJoin(scheduler_->devices(), ", ",
+                         [](std::string* out, const std::unique_ptr<Device>& device) {
+                           absl::StrAppend(out, device->info().name, " (", device->info().model, ")");
+                         });
+  }
+
+  absl::Status Health() override {
+    absl::Status health = scheduler_->Health();
+    if (!health.ok()) SetServing(false);
+    return health;
+  }
+
+  bool Drain(absl::Duration delay) override {
+    SetServing(false);
+    absl::SleepFor(delay);
+    registry_.Close();
+    const absl::Time until = absl::Now() + options_.drain_timeout;
+    bool whole = registry_.AwaitEmpty(options_.drain_timeout);
+    if (!whole) Log(LogLevel::kWarn, "drain time is up", {{"calls_cancelled", registry_.size()}});
+    // No call is left, or the time is up; this closes the connections and cancels the rest.
+    grpc_->Shutdown(absl::ToChronoTime(std::max(until, absl::Now())));
+    grpc_->Wait();
+    whole = scheduler_->Drain(std::max(until - absl::Now(), kCancelGrace)) && whole;
+    return whole;
+  }
+
+ private:
+  absl::Status Listen() {
+    services_.scheduler = scheduler_.get();
+    services_.pool = devices_.pool.get();
+    services_.budget = &budget_;
+    services_.registry = &registry_;
+    services_.wire_threads = &wire_threads_;
+    services_.metrics = metrics_.get();
+    services_.log = &call_log_;
+    services_.limits.request_bytes_max = options_.request_bytes_max;
+    services_.limits.batch_max = options_.sequences_max;
+    services_.limits.heads_max = options_.heads_max;
+    services_.limits.weight_rows_max = options_.weight_rows_max;
+    services_.limits.response_bytes_max = options_.response_bytes_max;
+    services_.unannounced_bytes = options_.unannounced_request_bytes;
+    services_.wire_inline_bytes = options_.wire_inline_bytes;
+    services_.grant_timeout = options_.grant_timeout;
+    services_.receive_timeout = options_.receive_timeout;
+    services_.send_timeout = options_.send_timeout;
+    attend_ = std::make_unique<AttendService>(services_);
+    info_ = std::make_unique<InfoService>(MakeServerInfo(options_, scheduler_->devices()), metrics_.get());
+
+    EnablePlugins(options_.reflection);
+    grpc::ServerBuilder builder;
+    SetArguments(options_, &builder);
+    const std::vector<std::string> addresses = absl::StrSplit(options_.address, ',');
+    std::vector<int> ports(addresses.size(), 0);
+    for (size_t i = 0; i < addresses.size(); ++i) {
+      const absl::Status bindable = CheckBindable(addresses[i]);
+      if (!bindable.ok()) return bindable;
+      builder.AddListeningPort(addresses[i], grpc::InsecureServerCredentials(), &ports[i]);
+    }
+    builder.RegisterService(&named_attention_);
+    builder.RegisterService(info_.get());
+    builder.RegisterCallbackGenericService(attend_.get());
+    grpc_ = builder.BuildAndStart();
+    if (grpc_ == nullptr) return absl::UnavailableError(absl::StrCat("cannot listen on ", options_.address));
+    for (size_t i = 0; i < addresses.size() && grpc_port_ == 0; ++i) {
+      if (!absl::StartsWith(addresses[i], "unix:")) grpc_port_ = ports[i];
+    }
+    return absl::OkStatus();
+  }
+
+  // gRPC's plugins belong to the process and to every server built later.
+  static void EnablePlugins(bool reflection) {
+    static std::once_flag once;
+    std::call_once(once, [reflection] {
+      grpc::EnableDefaultHealthCheckService(true);
+      if (reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    });
+  }
+
+  absl::Status ServeHttp() {
+    metrics_->SetSampler([this] { return TakeSample(); });
+    if (options_.metrics_address != "off" && !options_.metrics_address.empty()) {
+      HttpServer::Handlers handlers;
+      handlers.metrics = [this] { return metrics_->Text(); };
+      handlers.unready = [this] { return Unready(); };
+      auto http = HttpServer::Start(options_.metrics_address, std::move(handlers));
+      if (!http.ok()) return http.status();
+      http_ = *std::move(http);
+    }
+    SetServing(true);
+    return absl::OkStatus();
+  }
+
+  std::string Unready() const {
+    const absl::Status health = scheduler_->Health();
+    if (!health.ok()) return std::string(health.message());
+    return serving_ ? "" : "draining";
+  }
+
+  Sample TakeSample() const {
+    Sample sample;
+    sample.receive_used = budget_.used();
+    sample.receive_capacity = budget_.capacity();
+    sample.receive_waiting = budget_.waiting();
+    sample.host_used = devices_.pool->used_bytes();
+    sample.host_peak = devices_.pool->peak_bytes();
+    sample.host_capacity = devices_.pool->capacity();
+    sample.inflight = registry_.size();
+    sample.ready = Unready().empty();
+    return sample;
+  }
+
+  void SetServing(bool serving) {
+    if (serving_.exchange(serving) == serving || grpc_ == nullptr) return;
+    grpc::HealthCheckServiceInterface* health = grpc_->GetHealthCheckService();
+    health->SetServingStatus(serving);  // every name, "" included
+    health->SetServingStatus(kAttentionService, serving);
+  }
+
+  const ServerOptions options_;
+  const std::unique_ptr<Metrics> metrics_;
+  CallLog call_log_;
+  ByteBudget budget_;
+  CallRegistry registry_;
+  Devices devices_;  // the pool outlives scheduler and calls
+  std::unique_ptr<Scheduler> scheduler_;
+  WireThreads wire_threads_;
+  CallServices services_;
+  NamedAttention named_attention_;
+  std::unique_ptr<AttendService> attend_;
+  std::unique_ptr<InfoService> info_;
+  std::unique_ptr<grpc::Server> grpc_;
+  std::unique_ptr<HttpServer> http_;
+  std::atomic<bool> serving_{false};
+  int grpc_port_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+  auto server = std::make_unique<GrpcServer>(options);
+  const absl::Status opened = server->Open();
+  if (!opened.ok()) return opened;
+  return server;
+}
+
+}  // namespace attend::server
