@@ -100,7 +100,8 @@ std::shared_ptr<grpc::Channel> ChannelSet::NewChannel(bool health_check) const {
   // Sets TCP_USER_TIMEOUT: the kernel closes a connection whose peer has stopped reading, which frees the
   // caller's memory. No keepalive pings come of it, for which servers punish: the first is weeks away.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, std::numeric_limits<int>::max() - 1);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(absl::ToInt64Milliseconds(options_.stall_timeout)));
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                   static_cast<int>(absl::ToInt64Milliseconds(options_.stall_timeout)));
   if (options_.tls && !options_.tls->server_name.empty()) {
     arguments.SetSslTargetNameOverride(options_.tls->server_name);
   }

@@ -240,10 +240,11 @@ absl::Status Client::CheckHealth(absl::string_view service, std::optional<absl::
   grpc::ByteBuffer response;
   absl::Notification ended;
   grpc::GenericStub stub(impl_->channels().admin());
-  stub.UnaryCall(&context, "/grpc.health.v1.Health/Check", {}, &request, &response, [&](grpc::Status ending) {
-    status = FromGrpcStatus(ending);
-    ended.Notify();
-  });
+  stub.UnaryCall(&context, "/grpc.health.v1.Health/Check", {}, &request, &response,
+                 [&](const grpc::Status& ending) {
+                   status = FromGrpcStatus(ending);
+                   ended.Notify();
+                 });
   ended.WaitForNotification();
   if (!status.ok()) return status;
   // HealthCheckResponse { ServingStatus status = 1; }, where SERVING is 1.

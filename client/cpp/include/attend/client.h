@@ -110,8 +110,9 @@ class Client {
 
   // Computes attention and waits for it. The request's tensors are not written and are no longer used
   // when this returns. It returns by the deadline, or where a server stopped reading in the middle of a
-  // message up to stall_timeout later: until then the kernel may still read the tensors. Refuses, before anything is sent, what no server takes: requests and responses
-  // over kMessageBytesMax, tensors without memory, result buffers of another size. Not from a callback.
+  // message up to stall_timeout later: until then the kernel may still read the tensors. Refuses, before
+  // anything is sent, what no server takes: requests and responses over kMessageBytesMax, tensors without
+  // memory, result buffers of another size. Not from a callback.
   absl::StatusOr<Response> Attend(const Request& request, const CallOptions& options = {});
 
   // As Attend, without waiting: calls done exactly once, on one of gRPC's threads or before this returns.

@@ -1,0 +1,220 @@
+// The attend tool as people run it, against an ordinary server that answers with the float64 reference.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+
+#include "attend_version.h"
+#include "client/cli/accuracy.h"
+#include "client/cli/inputs.h"
+#include "client/cli/reference.h"
+#include "tests/client/test_server.h"
+
+namespace attend {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::TestServer;
+
+struct Outcome {
+  int code = -1;
+  std::string text;  // standard output and error
+};
+
+Outcome Tool(const std::string& arguments, const std::string& address = "localhost:1") {
+  const std::string command = "ATTEND_ADDRESS=" + address + " " + ATTEND_TOOL + " " + arguments + " 2>&1";
+  Outcome outcome;
+  FILE* pipe = popen(command.c_str(), "r");
+  char buffer[4096];
+  for (size_t n = fread(buffer, 1, sizeof(buffer), pipe); n > 0; n = fread(buffer, 1, sizeof(buffer), pipe)) {
+    outcome.text.append(buffer, n);
+  }
+  outcome.code = WEXITSTATUS(pclose(pipe));
+  return outcome;
+}
+
+std::string Scratch(const std::string& name) { return ::testing::TempDir() + "/attend-cli-test-" + name; }
+
+TEST(Tool, SaysItsVersionAndHelp) {
+  EXPECT_EQ(Tool("--version").text, "attend " ATTEND_VERSION "\n");
+  EXPECT_EQ(Tool("--help").code, 0);
+  EXPECT_EQ(Tool("bench load --help").code, 0);
+}
+
+TEST(Tool, WrongCommandLinesEndWith2) {
+  for (const char* arguments : {"", "fly", "run", "run a", "check --dtype fp8", "bench", "explain --chunk 0",
+                                "bench load --rate 5 --concurrency 2", "run a b --weights --weight-rows 1"}) {
+    EXPECT_EQ(Tool(arguments).code, 2) << arguments;
+  }
+}
+
+TEST(Tool, AServerThatIsNotThereEndsWith1AndSaysSo) {
+  const Outcome outcome = Tool("info --timeout-s 5");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.text, HasSubstr("UNAVAILABLE"));
+  EXPECT_EQ(Tool("health").code, 1);
+  EXPECT_EQ(Tool("run no/such/file out").code, 1);
+}
+
+TEST(Tool, RunsAFile) {
+  TestServer server;
+  const std::string in = Scratch("in.safetensors"), out = Scratch("out.safetensors");
+  const cli::Inputs inputs = cli::RandomInputs({1, 2, 20, 8}, DataType::kFp16, 3);
+  const float sinks[] = {1, 2};
+  ASSERT_TRUE(cli::WriteSafetensors(in, {{"q", inputs.request.q},
+                                         {"k", inputs.request.k},
+                                         {"v", inputs.request.v},
+                                         {"sinks", {DataType::kFp32, {2}, sinks}}})
+                  .ok());
+  const Outcome outcome = Tool("run " + in + " " + out +
+                                   " --causal top-left --window-left 7 --scale 0.5 --softcap 9 --lse "
+                                   "--weight-rows 3,1 --kernel flash --request-id abc",
+                               server.address());
+  ASSERT_EQ(outcome.code, 0) << outcome.text;
+  ASSERT_EQ(server.calls().size(), 1u);
+  EXPECT_EQ(server.calls()[0].request_id, "abc");
+  EXPECT_EQ(server.calls()[0].request.kernel(), v1::KERNEL_FLASH);
+
+  Request want = inputs.request;
+  want.sinks = {DataType::kFp32, {2}, sinks};
+  want.causal = Causal::kTopLeft;
+  want.window_left = 7;
+  want.scale = 0.5f;
+  want.softcap = 9.0f;
+  want.return_lse = true;
+  want.weight_rows = {3, 1};
+  const auto reference = cli::Reference(want);
+  const auto file = cli::Safetensors::Read(out);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(file->Find("out")->dtype, DataType::kFp16);
+  EXPECT_LT(cli::Compare(*file->Find("out"), reference->out).max, 2e-3);
+  EXPECT_LT(cli::Compare(*file->Find("lse"), reference->lse).max, 1e-6);
+  EXPECT_LT(cli::Compare(*file->Find("weights"), reference->weights).max, 1e-6);
+}
+
+TEST(Tool, ChecksAndSaysWhatIsOff) {
+  TestServer server;
+  const std::string flags = "check --batch 1 --heads 2 --length 30 --head-dim 8";
+  const Outcome good = Tool(flags + " --json", server.address());
+  EXPECT_EQ(good.code, 0) << good.text;
+  const auto json = nlohmann::json::parse(good.text);
+  EXPECT_TRUE(json["ok"]);
+  EXPECT_EQ(json["checks"].size(), 3u);
+
+  server.set_tamper([](v1::AttendResponse& response) {
+    if (response.report().kernel() != v1::KERNEL_FLASH) return;
+    float first = 0;
+    std::memcpy(&first, response.out_data().data(), 4);
+    first += 1e-5f;
+    std::memcpy(response.mutable_out_data()->data(), &first, 4);
+  });
+  const Outcome bad = Tool(flags, server.address());
+  EXPECT_EQ(bad.code, 1);
+  EXPECT_THAT(bad.text, AllOf(HasSubstr("FAILED"), HasSubstr("1.0e-05")));
+}
+
+TEST(Tool, ChecksARealModelsTensors) {
+  TestServer server;
+  const Outcome outcome =
+      Tool("check --json tests/data/minilm/layer0.safetensors tests/data/minilm/layer5.safetensors",
+           server.address());
+  ASSERT_EQ(outcome.code, 0) << outcome.text;
+  const auto json = nlohmann::json::parse(outcome.text);
+  ASSERT_EQ(json["checks"].size(), 6u);
+  EXPECT_LT(json["checks"][0]["model_error"]["max"], 5e-6);
+}
+
+TEST(Tool, ExplainsWithAndWithoutAServer) {
+  TestServer server;
+  const Outcome outcome =
+      Tool("explain --json --length 40 --row 20 --chunk 10 --causal bottom-right", server.address());
+  ASSERT_EQ(outcome.code, 0) << outcome.text;
+  const auto json = nlohmann::json::parse(outcome.text);
+  EXPECT_EQ(json["chunks"].size(), 4u);
+  EXPECT_EQ(json["chunks"][2]["visible"], 1);
+  EXPECT_TRUE(json["server"]["ok"]);
+  const std::string plain = std::string("env -u ATTEND_ADDRESS ") + ATTEND_TOOL + " explain >/dev/null";
+  EXPECT_EQ(std::system(plain.c_str()), 0);
+  EXPECT_EQ(Tool("explain --row 64", server.address()).code, 1);
+}
+
+TEST(Tool, PrintsViolations) {
+  TestServer server;
+  const Outcome outcome = Tool("check --length 4 --q-lengths 1,2,3", server.address());
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.text, HasSubstr("q_lengths"));
+}
+
+TEST(Tool, ClimbsTheLadder) {
+  TestServer server;
+  const Outcome outcome =
+      Tool("bench ladder --json --lengths 8,16 --heads 2 --batch 1 --seconds-each 0 --head-dim 8",
+           server.address());
+  ASSERT_EQ(outcome.code, 0) << outcome.text;
+  const auto json = nlohmann::json::parse(outcome.text);
+  ASSERT_EQ(json.size(), 2u);  // as asked, and small
+  EXPECT_EQ(json[0]["steps"].size(), 6u);
+  EXPECT_EQ(json[1]["heads"], 1);
+}
+
+TEST(Tool, PutsLoadOn) {
+  TestServer server;
+  const std::string sizes = " --json --length 8 --heads 1 --head-dim 8 --duration-s 0.3 --warmup-s 0.05";
+  for (const std::string arrivals : {"--concurrency 3", "--rate 200"}) {
+    const Outcome outcome = Tool("bench load " + arrivals + sizes, server.address());
+    ASSERT_EQ(outcome.code, 0) << outcome.text;
+    const auto json = nlohmann::json::parse(outcome.text);
+    EXPECT_GT(json["succeeded"], 0);
+    EXPECT_TRUE(json["errors"].empty()) << outcome.text;
+    EXPECT_LE(json["latency_s"]["p50"], json["latency_s"]["p99"]);
+  }
+}
+
+// A server that stands still for a while makes every call that was due then late, sent or not.
+TEST(Tool, LatencyCountsFromTheIntendedSend) {
+  TestServer server;
+  std::thread pause([&server] {
+    while (server.calls().size() < 20) absl::SleepFor(absl::Milliseconds(1));
+    server.Hold(true);
+    absl::SleepFor(absl::Milliseconds(400));
+    server.Hold(false);
+  });
+  const Outcome outcome = Tool(
+      "bench load --rate 200 --in-flight-max 4096 --json --length 8 --heads 1 --head-dim 8 --duration-s 0.6 "
+      "--warmup-s 0",
+      server.address());
+  pause.join();
+  ASSERT_EQ(outcome.code, 0) << outcome.text;
+  // About two thirds of the calls were due while it stood still.
+  EXPECT_GT(nlohmann::json::parse(outcome.text)["latency_s"]["p90"], 0.1);
+}
+
+TEST(Tool, TellsOfTheServerAndItsHealth) {
+  TestServer server;
+  EXPECT_THAT(Tool("info", server.address()).text, AllOf(HasSubstr("1.2.3"), HasSubstr("reference")));
+  EXPECT_EQ(nlohmann::json::parse(Tool("info --json", server.address()).text)["devices"][0]["kind"], "cpu");
+  EXPECT_EQ(Tool("health", server.address()).code, 0);
+  EXPECT_EQ(Tool("--address " + server.address() + " health").code, 0);
+  server.SetServing(false);
+  EXPECT_EQ(Tool("health --service attend.v1.AttentionService", server.address()).code, 1);
+  EXPECT_EQ(Tool("health --wait-s 0.2", server.address()).code, 1);
+}
+
+TEST(Tool, RunsTheDemo) {
+  TestServer server;
+  // The reference is slow: the demo's parts have tests of their own, this one is of their order.
+  server.FailNext({{{grpc::StatusCode::INTERNAL, "broken"}, ""}});
+  const Outcome outcome = Tool("demo --data tests/data/minilm", server.address());
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.text, AllOf(HasSubstr("[4,8,256,64]"), HasSubstr("broken")));
+}
+
+}  // namespace
+}  // namespace attend
