@@ -43,8 +43,9 @@ class HostPool {
  public:
   virtual ~HostPool() = default;
   // A block of uninitialised memory (it may hold bytes of former requests: whoever takes it writes all
-  // that is ever sent from it). size 1 or more. RESOURCE_EXHAUSTED (POOL_FULL) when the budget or a
-  // contiguous range is used up; InvalidArgument when size exceeds capacity().
+  // that is ever sent from it); an empty one for size 0. RESOURCE_EXHAUSTED (POOL_FULL) when the budget or a
+  // contiguous range is used up; InvalidArgument when size is negative or exceeds
+  // capacity().
   virtual absl::StatusOr<HostBlock> Allocate(int64_t size) = 0;
   virtual int64_t capacity() const = 0;    // bytes
   virtual int64_t used_bytes() const = 0;  // bytes in blocks now

@@ -33,7 +33,8 @@ class RegionPool : public HostPool {
   }
 
   absl::StatusOr<HostBlock> Allocate(int64_t size) override {
-    if (size < 1 || size > capacity_) {
+    if (size == 0) return HostBlock();
+    if (size < 0 || size > capacity_) {
       return ErrorWithReason(absl::StatusCode::kInvalidArgument, "REQUEST_TOO_LARGE",
                              absl::StrCat("a block of ", size, " bytes; the pool holds ", capacity_));
     }

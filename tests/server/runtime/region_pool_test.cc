@@ -75,7 +75,15 @@ TEST(RegionPool, RefusesForNowAndForGood) {
   EXPECT_EQ(now.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(GetReason(now), "POOL_FULL");
   EXPECT_TRUE(GetRetryDelay(now).has_value());
-  EXPECT_EQ(pool->Allocate(0).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(pool->Allocate(-1).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(RegionPool, NothingNeedsNoRoom) {
+  const auto pool = MakePool(4096);
+  const HostBlock all = Take(*pool, 4096);
+  const HostBlock empty = Take(*pool, 0);
+  EXPECT_FALSE(empty);
+  EXPECT_EQ(pool->used_bytes(), 4096);
 }
 
 TEST(RegionPool, TakesTheSmallestRangeThatFits) {
