@@ -17,6 +17,8 @@ namespace {
 constexpr char kMethod[] = "/attend.v1.AttentionService/Attend";
 constexpr char kPushback[] = "grpc-retry-pushback-ms";
 constexpr char kRequestId[] = "x-request-id";
+// Lets the server reserve room before it reads; without it, it has to guess.
+constexpr char kRequestBytes[] = "attend-request-bytes";
 // gRPC lets go of a finished call's slices within microseconds, unless its peer stopped reading: then when
 // the connection is closed (ClientOptions::stall_timeout).
 constexpr absl::Duration kMemoryPoll = absl::Milliseconds(1);
@@ -38,6 +40,7 @@ class Call::Attempt final : public grpc::ClientUnaryReactor {
       : call_(std::move(call)), request_(params.request.Encode(call_->slices_)) {
     context_.set_deadline(absl::ToChronoTime(params.deadline));
     context_.AddMetadata(kRequestId, params.request_id);
+    context_.AddMetadata(kRequestBytes, absl::StrCat(params.request.bytes()));
     if (!params.traceparent.empty()) context_.AddMetadata("traceparent", params.traceparent);
     if (!token.empty()) context_.AddMetadata("authorization", absl::StrCat("Bearer ", token));
   }

@@ -170,7 +170,9 @@ absl::StatusOr<EncodedRequest> EncodedRequest::Make(const Request& request, cons
   CheckResults(request, buffers, bytes_max, encoded.expected_, violations);
   if (!violations.empty()) return InvalidRequest(violations);
   if (!header.empty()) encoded.parts_.push_back({std::move(header), nullptr, 0});
-  encoded.bytes_ = total;
+  for (const Part& part : encoded.parts_) {
+    encoded.bytes_ += static_cast<int64_t>(part.header.size() + part.bytes);
+  }
   return encoded;
 }
 

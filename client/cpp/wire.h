@@ -47,6 +47,7 @@ class EncodedRequest {
                                              int64_t bytes_max);
   // The message of one attempt. The slices over the caller's memory count in `slices`.
   grpc::ByteBuffer Encode(const SliceCount& slices) const;
+  // Bytes of the message, exactly.
   int64_t bytes() const { return bytes_; }
   // What the response must hold.
   const ResponseShapes& expected() const { return expected_; }

@@ -74,6 +74,7 @@ TEST(Client, SendsEveryOptionAndTensorBytesAsTheyAre) {
   const auto bytes = [](const auto& data) {
     return std::string(reinterpret_cast<const char*>(data.data()), data.size() * sizeof(data[0]));
   };
+  EXPECT_EQ(server.calls()[0].announced_bytes, absl::StrCat(sent.ByteSizeLong()));
   EXPECT_EQ(sent.q_data(), bytes(inputs.q));
   EXPECT_EQ(sent.k_data(), bytes(inputs.k));
   EXPECT_EQ(sent.v_data(), bytes(inputs.v));

@@ -108,7 +108,7 @@ int64_t TestServer::cancelled_calls() {
 grpc::Status TestServer::Attend(grpc::ServerContext* context, const v1::AttendRequest* request,
                                 v1::AttendResponse* response) {
   SeenCall seen = {*request, Metadata(*context, "x-request-id"), Metadata(*context, "authorization"),
-                   Metadata(*context, "traceparent"), context->peer()};
+                   Metadata(*context, "traceparent"), Metadata(*context, "attend-request-bytes")};
   context->AddInitialMetadata("x-request-id", seen.request_id);
   std::function<void(v1::AttendResponse&)> tamper;
   {

@@ -22,7 +22,7 @@ namespace attend::testing {
 // What the server saw of one call.
 struct SeenCall {
   v1::AttendRequest request;
-  std::string request_id, authorization, traceparent, peer;
+  std::string request_id, authorization, traceparent, announced_bytes;
 };
 
 // What to answer instead of attention.
