@@ -2,7 +2,10 @@
 
 #include <civetweb.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -44,7 +47,7 @@ int LogMessage(const mg_connection*, const char* message) {
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& address, Handlers handlers) {
   const absl::Status free = CheckBindable(address);
   if (!free.ok()) return free;
-  std::unique_ptr<HttpServer> server(new HttpServer(std::move(handlers)));
+  std::unique_ptr<HttpServer> server(new HttpServer(address, std::move(handlers)));
   mg_callbacks callbacks{};
   callbacks.log_message = &LogMessage;
   const char* options[] = {"listening_ports",
@@ -67,7 +70,18 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&
 }
 
 HttpServer::~HttpServer() {
-  if (context_ != nullptr) mg_stop(context_);
+  if (context_ == nullptr) return;
+  // civetweb looks for the end only when a connection comes or every two seconds: too long for a drain.
+  std::atomic<bool> stopped{false};
+  std::thread stopper([&] {
+    mg_stop(context_);
+    stopped = true;
+  });
+  while (!stopped) {
+    Touch(address_, port_);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  stopper.join();
 }
 
 int HttpServer::OnMetrics(mg_connection* connection, void* self) {

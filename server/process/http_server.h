@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 
@@ -28,11 +29,13 @@ class HttpServer {
   int port() const { return port_; }
 
  private:
-  explicit HttpServer(Handlers handlers) : handlers_(std::move(handlers)) {}
+  HttpServer(std::string address, Handlers handlers)
+      : address_(std::move(address)), handlers_(std::move(handlers)) {}
   static int OnMetrics(mg_connection* connection, void* self);
   static int OnHealth(mg_connection* connection, void* self);
   static int OnReady(mg_connection* connection, void* self);
 
+  const std::string address_;
   const Handlers handlers_;
   mg_context* context_ = nullptr;
   int port_ = 0;

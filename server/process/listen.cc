@@ -82,4 +82,21 @@ absl::Status CheckBindable(const std::string& address) {
   return CheckTcp(address, host, port);
 }
 
+void Touch(const std::string& address, int port) {
+  std::string host, ignored;
+  if (!SplitHostPort(address, &host, &ignored)) return;
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.empty() ? nullptr : host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0)
+    return;
+  const int fd = socket(found->ai_family, found->ai_socktype, found->ai_protocol);
+  if (fd >= 0) {
+    // Whether it is accepted does not matter.
+    (void)connect(fd, found->ai_addr, found->ai_addrlen);
+    close(fd);
+  }
+  freeaddrinfo(found);
+}
+
 }  // namespace attend::server

@@ -17,6 +17,9 @@ bool IsLocalAddress(absl::string_view address);
 // stale one is not.
 absl::Status CheckBindable(const std::string& address);
 
+// Connects to host:port with another port in place of its own, and hangs up.
+void Touch(const std::string& address, int port);
+
 }  // namespace attend::server
 
 #endif  // ATTEND_SERVER_PROCESS_LISTEN_H_
