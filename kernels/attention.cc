@@ -61,6 +61,18 @@ int64_t Diagonal(const Problem& p, int64_t row) {
   return p.causal == Causal::kTopLeft ? row : row + p.kv_len - p.q_len;
 }
 
+// Lengths and windows may be near 2^63.
+using Wide = __int128;
+
+// The sum of min(max(i + offset, 0), limit) over i of [0, count).
+Wide SumClamped(Wide offset, int64_t count, int64_t limit) {
+  // Rows [begin, end) lie strictly between the clamps; those behind give the limit.
+  const Wide begin = std::clamp<Wide>(-offset, 0, count);
+  const Wide end = std::clamp<Wide>(limit - offset, begin, count);
+  const Wide between = (end - begin) * offset + (begin + end - 1) * (end - begin) / 2;
+  return between + (count - end) * limit;
+}
+
 }  // namespace
 
 absl::string_view Name(DataType dtype) {
@@ -143,15 +155,15 @@ KeyRange VisibleKeys(const Problem& p, int64_t row_begin, int64_t row_end) {
 }
 
 int64_t VisiblePairs(const Problem& p) {
-  if (p.causal == Causal::kNone && p.window_left == kUnbounded && p.window_right == kUnbounded) {
-    return p.q_len * p.kv_len;
-  }
-  int64_t pairs = 0;
-  for (int64_t row = 0; row < p.q_len; ++row) {
-    const KeyRange r = VisibleKeys(p, row);
-    pairs += r.end - r.begin;
-  }
-  return pairs;
+  // Row i sees [clamp(i + first), clamp(i + last)), clamped to the keys there are.
+  const Wide diagonal = p.causal == Causal::kTopLeft ? 0 : Wide{p.kv_len} - p.q_len;
+  int64_t right = p.window_right;
+  if (p.causal != Causal::kNone) right = 0;
+  const Wide ends =
+      right == kUnbounded ? Wide{p.q_len} * p.kv_len : SumClamped(diagonal + right + 1, p.q_len, p.kv_len);
+  const Wide begins =
+      p.window_left == kUnbounded ? 0 : SumClamped(diagonal - p.window_left, p.q_len, p.kv_len);
+  return static_cast<int64_t>(ends - begins);
 }
 
 }  // namespace attend

@@ -159,7 +159,7 @@ struct KeyRange {
 KeyRange VisibleKeys(const Problem& problem, int64_t row);
 // Of rows [row_begin, row_end): the smallest range that holds each row's.
 KeyRange VisibleKeys(const Problem& problem, int64_t row_begin, int64_t row_end);
-// Pairs (query, key) that causal mask and window leave, for one head. O(1) or O(q_len).
+// Pairs (query, key) that causal mask and window leave, for one head. O(1).
 int64_t VisiblePairs(const Problem& problem);
 
 }  // namespace attend

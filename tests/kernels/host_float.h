@@ -2,6 +2,7 @@
 #ifndef ATTEND_TESTS_KERNELS_HOST_FLOAT_H_
 #define ATTEND_TESTS_KERNELS_HOST_FLOAT_H_
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -23,15 +24,13 @@ inline uint16_t ToFp16(float x) {
   const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
   if (std::isnan(x)) return sign | 0x7e00;
   const float a = std::fabs(x);
-  if (a == 0.0f) return sign;
   if (a >= 65520.0f) return sign | 0x7c00;  // rounds to infinity
-  int exponent = 0;
-  std::frexp(a, &exponent);  // a = m * 2^exponent, m in [0.5, 1)
-  if (exponent < -13) exponent = -13;
-  const float ulp = std::ldexp(1.0f, exponent - 11);
-  const float rounded = std::nearbyint(a / ulp);
-  // A subnormal is its count of ulps; a normal of biased exponent e has 2^10 more for each e above 1.
-  return sign | static_cast<uint16_t>(static_cast<int>(rounded) + ((exponent + 13) << 10));
+  // Units in the last place of fp16 at this size: 2^(e - 10), and 2^-24 from 2^-14 down. Dividing by a power
+  // of two is exact, and nearbyint rounds to even.
+  const int e = std::max(static_cast<int>(std::bit_cast<uint32_t>(a) >> 23) - 127, -14);
+  const float ulps = a * std::bit_cast<float>(static_cast<uint32_t>(127 + 10 - e) << 23);
+  // A subnormal is its count of units; a normal has 2^10 more for each step of the exponent.
+  return sign | static_cast<uint16_t>(static_cast<int>(std::nearbyint(ulps)) + ((e + 14) << 10));
 }
 
 inline float FromFp16(uint16_t x) {
@@ -41,9 +40,9 @@ inline float FromFp16(uint16_t x) {
   if (exponent == 31) {
     a = fraction == 0 ? INFINITY : NAN;
   } else if (exponent == 0) {
-    a = std::ldexp(static_cast<float>(fraction), -24);
+    a = static_cast<float>(fraction) * 0x1p-24f;
   } else {
-    a = std::ldexp(static_cast<float>(fraction + 1024), exponent - 25);
+    a = static_cast<float>(fraction + 1024) * std::bit_cast<float>((exponent - 25 + 127) << 23);
   }
   return (x & 0x8000) != 0 ? -a : a;
 }

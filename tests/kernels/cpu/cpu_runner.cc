@@ -1,0 +1,32 @@
+// The kernel cases on the CPU.
+#include <cstdlib>
+#include <memory>
+
+#include "kernels/cpu/cpu_attention.h"
+#include "kernels/cpu/thread_pool.h"
+#include "tests/kernels/runner.h"
+
+namespace attend::test {
+namespace {
+
+class CpuRunner : public Runner {
+ public:
+  absl::Status Run(const Launch& launch, std::span<const Region>) override {
+    // An invalid launch has no workspace to speak of.
+    if (absl::Status s = CheckLaunch(launch); !s.ok()) return s;
+    // Exactly as much as is asked for, so that a sanitizer sees a byte more.
+    const int64_t bytes = cpu::WorkspaceBytes(launch, pool_.thread_count());
+    const std::unique_ptr<void, decltype(&std::free)> workspace(
+        std::aligned_alloc(64, static_cast<size_t>(bytes + 63) / 64 * 64), &std::free);
+    return cpu::Run(launch, workspace.get(), bytes, pool_);
+  }
+
+ private:
+  cpu::ThreadPool pool_{2};
+};
+
+}  // namespace
+
+std::unique_ptr<Runner> MakeRunner() { return std::make_unique<CpuRunner>(); }
+
+}  // namespace attend::test
