@@ -109,6 +109,10 @@ absl::Status EnqueueForced(const Launch& launch, const DeviceProperties& device,
   return absl::OkStatus();
 }
 
+absl::Status CheckSupported(const Launch& launch, const DeviceProperties& device) {
+  return WorkspaceNeedForced(launch, device, "").status();
+}
+
 int64_t WorkspaceBytes(const Launch& launch, const DeviceProperties& device) {
   const absl::StatusOr<WorkspaceNeed> need = WorkspaceNeedForced(launch, device, "");
   return need.ok() ? need->device_bytes : 0;

@@ -18,6 +18,10 @@ struct DeviceProperties {
 };
 absl::Status QueryDevice(int ordinal, DeviceProperties* properties);
 
+// OK where Enqueue takes such a launch on this device; InvalidArgument as CheckLaunch, Unimplemented with
+// what is supported. A pure function.
+absl::Status CheckSupported(const Launch& launch, const DeviceProperties& device);
+
 // A cudaStream_t, opaque here.
 using Stream = void*;
 

@@ -1,0 +1,36 @@
+// A GPU as a Device: batches on their own streams, so that one's copies overlap another's kernels.
+//
+//   Run -> place (one range of the device arena) -> copies in -> kernels -> copies out -> notify
+//        -> completion thread: timings, fault or not, range given back -> done
+//
+// A batch for which the arena has no range waits for one; nothing here spins or blocks the caller.
+#ifndef ATTEND_SERVER_DEVICE_CUDA_CUDA_DEVICE_H_
+#define ATTEND_SERVER_DEVICE_CUDA_CUDA_DEVICE_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/device/cuda/cuda_api.h"
+#include "server/device/device.h"
+
+namespace attend::server {
+
+struct CudaDeviceOptions {
+  int slots = 4;
+  // Device memory for tensors and workspace, taken at start. 0: nine tenths of what is free.
+  int64_t device_bytes = 0;
+  // Pinned memory for work lists that do not fit kernel parameters, taken at start.
+  int64_t scratch_bytes = int64_t{64} << 20;
+  // Launches predicted to take longer are cut; see launch_split.h.
+  absl::Duration launch_max = absl::Milliseconds(2);
+};
+
+// RESOURCE_EXHAUSTED where the memory cannot be had; INTERNAL for other faults.
+absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(std::shared_ptr<CudaApi> api,
+                                                       const CudaDeviceOptions& options);
+
+}  // namespace attend::server
+
+#endif  // ATTEND_SERVER_DEVICE_CUDA_CUDA_DEVICE_H_

@@ -1,0 +1,234 @@
+#include "tests/server/device/fake_cuda_api.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "tests/kernels/host_float.h"
+#include "tests/kernels/reference.h"
+
+namespace attend::test {
+namespace {
+
+struct FakeEvent {
+  std::atomic<int64_t> passed_ns{0};
+};
+
+// Writes what Reference computes where the problem says.
+void Compute(const Launch& launch, const Problem& p) {
+  const Expected expected = Reference(launch, p);
+  const int64_t dv = launch.v_head_dim;
+  for (int64_t row = 0; row < p.q_len_padded; ++row) {
+    for (int64_t head = 0; head < p.q_heads; ++head) {
+      if (p.lse != nullptr) {
+        p.lse[head * p.lse_head_stride + row] = static_cast<float>(expected.lse[head * p.q_len_padded + row]);
+      }
+      for (int64_t d = 0; d < dv; ++d) {
+        const auto x = static_cast<float>(expected.out[(row * p.q_heads + head) * dv + d]);
+        Store(p.out, launch.dtype, row * p.out_strides.token + head * p.out_strides.head + d, x);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+struct FakeCudaApi::FakeStream {
+  absl::Mutex mutex;
+  std::deque<std::function<void()>> work ABSL_GUARDED_BY(mutex);
+  bool stop ABSL_GUARDED_BY(mutex) = false;
+  std::thread thread;
+
+  void Loop() {
+    while (true) {
+      std::function<void()> next;
+      {
+        absl::MutexLock lock(&mutex);
+        const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return stop || !work.empty(); };
+        mutex.Await(absl::Condition(&ready));
+        if (work.empty()) return;
+        next = std::move(work.front());
+        work.pop_front();
+      }
+      next();
+    }
+  }
+};
+
+FakeCudaApi::FakeCudaApi() : properties_{0, "Fake GPU", "GPU-fake", int64_t{128} << 20, 4} {}
+FakeCudaApi::~FakeCudaApi() = default;
+
+void FakeCudaApi::FailFrom(const std::string& operation, int nth, int times, absl::Status status) {
+  absl::MutexLock lock(&mutex_);
+  failures_[operation] = {nth, times, std::move(status)};
+}
+
+void FakeCudaApi::BreakDevice(absl::Status fault) {
+  absl::MutexLock lock(&mutex_);
+  fault_ = std::move(fault);
+}
+
+int64_t FakeCudaApi::device_bytes_allocated() const {
+  absl::MutexLock lock(&mutex_);
+  int64_t bytes = 0;
+  for (const auto& [memory, size] : device_memory_) bytes += size;
+  return bytes;
+}
+
+int FakeCudaApi::launches() const {
+  absl::MutexLock lock(&mutex_);
+  return launches_;
+}
+
+int64_t FakeCudaApi::copies_in() const {
+  absl::MutexLock lock(&mutex_);
+  return copies_in_;
+}
+
+absl::Status FakeCudaApi::Meet(const std::string& operation) {
+  absl::MutexLock lock(&mutex_);
+  const auto it = failures_.find(operation);
+  if (it == failures_.end()) return absl::OkStatus();
+  if (it->second.skip-- > 0) return absl::OkStatus();
+  if (it->second.times-- > 0) return it->second.status;
+  failures_.erase(it);
+  return absl::OkStatus();
+}
+
+void FakeCudaApi::Push(Stream stream, std::function<void()> work) {
+  auto* s = static_cast<FakeStream*>(stream);
+  absl::MutexLock lock(&s->mutex);
+  s->work.push_back(std::move(work));
+}
+
+absl::StatusOr<void*> FakeCudaApi::AllocateDevice(int64_t bytes) {
+  if (absl::Status s = Meet("AllocateDevice"); !s.ok()) return s;
+  void* memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  std::memset(memory, 0xff, bytes);
+  absl::MutexLock lock(&mutex_);
+  device_memory_[memory] = bytes;
+  return memory;
+}
+
+void FakeCudaApi::FreeDevice(void* memory) {
+  absl::MutexLock lock(&mutex_);
+  device_memory_.erase(memory);
+  std::free(memory);
+}
+
+absl::StatusOr<void*> FakeCudaApi::AllocatePinned(int64_t bytes) {
+  if (absl::Status s = Meet("AllocatePinned"); !s.ok()) return s;
+  return std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+}
+
+void FakeCudaApi::FreePinned(void* memory) { std::free(memory); }
+
+absl::StatusOr<server::CudaApi::Stream> FakeCudaApi::CreateStream(Priority) {
+  if (absl::Status s = Meet("CreateStream"); !s.ok()) return s;
+  auto* stream = new FakeStream;
+  stream->thread = std::thread([stream] { stream->Loop(); });
+  return static_cast<Stream>(stream);
+}
+
+void FakeCudaApi::DestroyStream(Stream stream) {
+  auto* s = static_cast<FakeStream*>(stream);
+  {
+    absl::MutexLock lock(&s->mutex);
+    s->stop = true;
+  }
+  s->thread.join();
+  delete s;
+}
+
+absl::StatusOr<server::CudaApi::Event> FakeCudaApi::CreateEvent() {
+  return static_cast<Event>(new FakeEvent);
+}
+void FakeCudaApi::DestroyEvent(Event event) { delete static_cast<FakeEvent*>(event); }
+
+absl::Status FakeCudaApi::CopyIn(void* device, const void* host, int64_t bytes, Stream stream) {
+  if (absl::Status s = Meet("CopyIn"); !s.ok()) return s;
+  {
+    absl::MutexLock lock(&mutex_);
+    ++copies_in_;
+  }
+  Push(stream, [=] { std::memcpy(device, host, bytes); });
+  return absl::OkStatus();
+}
+
+absl::Status FakeCudaApi::CopyOut(void* host, const void* device, int64_t bytes, Stream stream) {
+  if (absl::Status s = Meet("CopyOut"); !s.ok()) return s;
+  Push(stream, [=] { std::memcpy(host, device, bytes); });
+  return absl::OkStatus();
+}
+
+absl::Status FakeCudaApi::Record(Event event, Stream stream) {
+  if (absl::Status s = Meet("Record"); !s.ok()) return s;
+  Push(stream, [event] { static_cast<FakeEvent*>(event)->passed_ns = absl::GetCurrentTimeNanos(); });
+  return absl::OkStatus();
+}
+
+absl::Status FakeCudaApi::WaitFor(Stream, Event) { return absl::UnimplementedError("not needed by tests"); }
+
+absl::StatusOr<int64_t> FakeCudaApi::ElapsedNs(Event begin, Event end) {
+  return static_cast<FakeEvent*>(end)->passed_ns - static_cast<FakeEvent*>(begin)->passed_ns;
+}
+
+absl::Status FakeCudaApi::Notify(Stream stream, void (*fn)(void*), void* argument) {
+  if (absl::Status s = Meet("Notify"); !s.ok()) return s;
+  Push(stream, [this, fn, argument] {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!fault_.ok()) return;
+    }
+    fn(argument);
+  });
+  return absl::OkStatus();
+}
+
+absl::Status FakeCudaApi::StreamStatus(Stream stream) {
+  if (absl::Status status = PeekStream(stream); !status.ok()) return status;
+  absl::Notification passed;
+  Push(stream, [&passed] { passed.Notify(); });
+  passed.WaitForNotification();
+  return PeekStream(stream);
+}
+
+absl::Status FakeCudaApi::PeekStream(Stream) {
+  absl::MutexLock lock(&mutex_);
+  return fault_;
+}
+
+int64_t FakeCudaApi::WorkspaceBytes(const Launch& launch) const {
+  return 1024 * static_cast<int64_t>(launch.problems.size());
+}
+
+int64_t FakeCudaApi::PinnedWorkspaceBytes(const Launch& launch) const {
+  return 64 * static_cast<int64_t>(launch.problems.size());
+}
+
+absl::Status FakeCudaApi::Enqueue(const Launch& launch, void* workspace, int64_t workspace_bytes,
+                                  void* pinned, int64_t pinned_bytes, Stream stream) {
+  if (absl::Status s = Meet("Enqueue"); !s.ok()) return s;
+  if (workspace_bytes < WorkspaceBytes(launch) || pinned_bytes < PinnedWorkspaceBytes(launch)) {
+    return absl::InvalidArgumentError("workspace too small");
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    ++launches_;
+  }
+  std::vector<Problem> problems(launch.problems.begin(), launch.problems.end());
+  Push(stream, [=, this, problems = std::move(problems)]() mutable {
+    absl::MutexLock lock(&gate_);
+    // Scratch is the launch's to write, all of it.
+    std::memset(workspace, 0xff, workspace_bytes);
+    std::memset(pinned, 0xff, pinned_bytes);
+    Launch own = launch;
+    own.problems = problems;
+    for (const Problem& p : problems) Compute(own, p);
+  });
+  return absl::OkStatus();
+}
+
+}  // namespace attend::test

@@ -1,0 +1,89 @@
+// A GPU made of host memory and threads: streams run what they are given in order, on a thread each, and
+// launches compute in float64. Any operation can be made to fail.
+#ifndef ATTEND_TESTS_SERVER_DEVICE_FAKE_CUDA_API_H_
+#define ATTEND_TESTS_SERVER_DEVICE_FAKE_CUDA_API_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "server/device/cuda/cuda_api.h"
+
+namespace attend::test {
+
+class FakeCudaApi final : public server::CudaApi {
+ public:
+  FakeCudaApi();
+  ~FakeCudaApi() override;
+
+  // The operation ("CopyIn", "Enqueue", "AllocateDevice", ...) fails so from its nth call on, n = 0 the
+  // next, for `times` calls.
+  void FailFrom(const std::string& operation, int nth, int times, absl::Status status);
+  // What streams run waits while this is held.
+  absl::Mutex& gate() { return gate_; }
+  // From now on no stream calls a notification, and StreamStatus and PeekStream answer with this fault.
+  void BreakDevice(absl::Status fault);
+
+  int64_t device_bytes_allocated() const;
+  int launches() const;
+  int64_t copies_in() const;
+
+  const Properties& properties() const override { return properties_; }
+  absl::StatusOr<void*> AllocateDevice(int64_t bytes) override;
+  void FreeDevice(void* memory) override;
+  absl::StatusOr<void*> AllocatePinned(int64_t bytes) override;
+  void FreePinned(void* memory) override;
+  absl::StatusOr<int64_t> FreeMemoryBytes() override { return int64_t{64} << 20; }
+  absl::StatusOr<Stream> CreateStream(Priority priority) override;
+  void DestroyStream(Stream stream) override;
+  absl::StatusOr<Event> CreateEvent() override;
+  void DestroyEvent(Event event) override;
+  absl::Status CopyIn(void* device, const void* host, int64_t bytes, Stream stream) override;
+  absl::Status CopyOut(void* host, const void* device, int64_t bytes, Stream stream) override;
+  absl::Status Record(Event event, Stream stream) override;
+  absl::Status WaitFor(Stream stream, Event event) override;
+  absl::StatusOr<int64_t> ElapsedNs(Event begin, Event end) override;
+  absl::Status Notify(Stream stream, void (*fn)(void*), void* argument) override;
+  absl::Status StreamStatus(Stream stream) override;
+  absl::Status PeekStream(Stream stream) override;
+  absl::Status CheckLaunchSupported(const Launch& launch) const override { return CheckLaunch(launch); }
+  int64_t WorkspaceBytes(const Launch& launch) const override;
+  int64_t PinnedWorkspaceBytes(const Launch& launch) const override;
+  TileShape FlashTile(const Launch&) const override { return {64, 64}; }
+  absl::Status Enqueue(const Launch& launch, void* workspace, int64_t workspace_bytes, void* pinned,
+                       int64_t pinned_bytes, Stream stream) override;
+
+ private:
+  struct FakeStream;
+  struct Failure {
+    int skip;
+    int times;
+    absl::Status status;
+  };
+
+  // OK, or the failure set for the operation.
+  absl::Status Meet(const std::string& operation);
+  void Push(Stream stream, std::function<void()> work);
+
+  const Properties properties_;
+  absl::Mutex gate_;
+  mutable absl::Mutex mutex_;
+  std::map<std::string, Failure> failures_ ABSL_GUARDED_BY(mutex_);
+  std::map<void*, int64_t> device_memory_ ABSL_GUARDED_BY(mutex_);
+  absl::Status fault_ ABSL_GUARDED_BY(mutex_);
+  int launches_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t copies_in_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace attend::test
+
+#endif  // ATTEND_TESTS_SERVER_DEVICE_FAKE_CUDA_API_H_
