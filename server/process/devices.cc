@@ -4,9 +4,13 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/synchronization/notification.h"
 #include "server/device/cpu_device.h"
+#include "server/device/cuda/cuda_device.h"
+#include "server/device/cuda/cuda_region.h"
 #include "server/device/null_device.h"
 #include "server/memory/host_region.h"
 #include "server/memory/region_pool.h"
@@ -51,10 +55,64 @@ absl::StatusOr<Devices> MakeNull(const ServerOptions& options) {
   return made;
 }
 
-// GPUs. FailedPrecondition says why there are none.
+#ifdef ATTEND_HAVE_CUDA
+// The GPUs that --devices names, of those there are.
+absl::StatusOr<std::vector<int>> ChooseGpus(const std::string& devices, int count) {
+  std::vector<int> chosen;
+  if (devices == "all") {
+    for (int ordinal = 0; ordinal < count; ++ordinal) chosen.push_back(ordinal);
+    return chosen;
+  }
+  for (absl::string_view text : absl::StrSplit(devices, ',')) {
+    int ordinal = 0;
+    if (!absl::SimpleAtoi(text, &ordinal) || ordinal < 0 || ordinal >= count) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--devices: \"", text, "\" is not a GPU's index; there are ", count));
+    }
+    if (std::find(chosen.begin(), chosen.end(), ordinal) != chosen.end()) {
+      return absl::InvalidArgumentError(absl::StrCat("--devices: ", ordinal, " is named twice"));
+    }
+    chosen.push_back(ordinal);
+  }
+  return chosen;
+}
+
+// FailedPrecondition says why there are no GPUs.
+absl::StatusOr<Devices> MakeCuda(const ServerOptions& options) {
+  auto found = FindGpus();
+  if (!found.ok()) return absl::FailedPreconditionError(found.status().message());
+  auto chosen = ChooseGpus(options.devices, static_cast<int>(found->size()));
+  if (!chosen.ok()) return chosen.status();
+
+  CudaDeviceOptions cuda;
+  cuda.slots = static_cast<int>(options.device_slots);
+  cuda.device_bytes = options.device_bytes_max;
+  cuda.launch_max = absl::Microseconds(options.launch_time_max_us);
+  Devices made;
+  made.choice = "cuda:";
+  for (int ordinal : *chosen) {
+    auto api = OpenGpu(ordinal);
+    if (!api.ok()) return api.status();
+    if (made.pool == nullptr) {
+      // One pool serves every GPU: memory pinned by one is pinned for all.
+      auto region = AllocatePinnedRegion(*api, options.host_bytes_max);
+      if (!region.ok()) return region.status();
+      made.pool = CreateRegionPool(*std::move(region));
+    }
+    auto device = MakeCudaDevice(*std::move(api), cuda);
+    if (!device.ok()) return device.status();
+    const DeviceInfo& info = (*device)->info();
+    absl::StrAppend(&made.choice, " ", info.name, " (", info.model, ", ", info.uuid, ", ",
+                    (*device)->device_bytes_max() >> 20, " MiB for tensors)");
+    made.devices.push_back(*std::move(device));
+  }
+  return made;
+}
+#else
 absl::StatusOr<Devices> MakeCuda(const ServerOptions&) {
   return absl::FailedPreconditionError("this build has no CUDA");
 }
+#endif
 
 absl::Status RunOnce(Device* device, DeviceSlot* slot, HostPool* pool, Kernel kernel, DataType dtype) {
   Call call;
@@ -94,7 +152,10 @@ absl::StatusOr<Devices> MakeDevices(const ServerOptions& options) {
   if (options.device == "cpu") return MakeCpu(options, "as asked");
   auto cuda = MakeCuda(options);
   if (cuda.ok()) return cuda;
-  if (options.device == "auto") return MakeCpu(options, std::string(cuda.status().message()));
+  // A GPU that is there and does not work is not passed over in silence.
+  if (options.device == "auto" && cuda.status().code() == absl::StatusCode::kFailedPrecondition) {
+    return MakeCpu(options, std::string(cuda.status().message()));
+  }
   return absl::Status(cuda.status().code(),
                       absl::StrCat("--device=cuda: ", std::string(cuda.status().message())));
 }

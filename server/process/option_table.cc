@@ -26,6 +26,12 @@ constexpr OptionRow kTable[] = {
     {"devices", "Devices", K::kText, &O::devices, 0, nullptr, "which GPUs: all, or indices with commas"},
     {"cpu-threads", "Devices", K::kCount, &O::cpu_threads, 0, nullptr,
      "threads of the CPU device; 0: as many as the CPU quota allows"},
+    {"device-slots", "Devices", K::kCount, &O::device_slots, 1, nullptr,
+     "batches in flight on each GPU, whose copies and kernels overlap"},
+    {"device-bytes-max", "Devices", K::kBytes, &O::device_bytes_max, 0, nullptr,
+     "memory of each GPU for tensors and workspace, taken at start; 0: nine tenths of what is free"},
+    {"launch-time-max-us", "Devices", K::kCount, &O::launch_time_max_us, 1, nullptr,
+     "microseconds that one GPU launch may be predicted to take; longer ones are cut by heads"},
 
     {"request-bytes-max", "Bounds", K::kBytes, &O::request_bytes_max, 1024, nullptr,
      "largest request message; at most 2 GiB - 1"},

@@ -26,6 +26,9 @@ struct ServerOptions {
   std::string device = "auto";
   std::string devices = "all";
   int64_t cpu_threads = 0;
+  int64_t device_slots = 4;
+  int64_t device_bytes_max = 0;
+  int64_t launch_time_max_us = 2000;
 
   int64_t request_bytes_max = int64_t{1} << 30;
   int64_t response_bytes_max = int64_t{1} << 30;
