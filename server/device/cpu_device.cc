@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "kernels/cpu/cpu_attention.h"
+#include "kernels/cpu/cpu_count.h"
 #include "kernels/work.h"
 #include "server/device/call_cost.h"
 #include "server/device/worker_pool.h"
@@ -179,7 +180,7 @@ absl::StatusOr<std::unique_ptr<Device>> CreateCpuDevice(const CpuDeviceOptions& 
   if (!region.ok()) return region.status();
   RegionPoolOptions pool_options;
   pool_options.resident_bytes_max = kScratchResidentMax;
-  const int threads = options.threads > 0 ? options.threads : AvailableCpus();
+  const int threads = options.threads > 0 ? options.threads : cpu::UsableCpus();
   return std::make_unique<CpuDevice>(threads, options.slots,
                                      CreateRegionPool(*std::move(region), pool_options));
 }

@@ -11,7 +11,7 @@
 namespace attend::server {
 
 struct CpuDeviceOptions {
-  int threads = 0;  // 0: AvailableCpus()
+  int threads = 0;  // 0: cpu::UsableCpus()
   // Batches in flight. They share the threads work item by work item, so that a short batch does not
   // wait for a long one.
   int slots = 2;
@@ -20,9 +20,6 @@ struct CpuDeviceOptions {
 
 // RESOURCE_EXHAUSTED where the workspace cannot be mapped; InvalidArgument for options out of range.
 absl::StatusOr<std::unique_ptr<Device>> CreateCpuDevice(const CpuDeviceOptions& options);
-
-// Processors that this process may use: its affinity, cut by the cgroup's quota (rounded up). At least 1.
-int AvailableCpus();
 
 }  // namespace attend::server
 

@@ -24,7 +24,6 @@ absl::StatusOr<std::unique_ptr<HostPool>> PlainPool(const ServerOptions& options
   return CreateRegionPool(*std::move(region));
 }
 
-#ifdef ATTEND_HAVE_CPU
 absl::StatusOr<Devices> MakeCpu(const ServerOptions& options, const std::string& why) {
   CpuDeviceOptions cpu;
   cpu.threads = static_cast<int>(options.cpu_threads);
@@ -38,12 +37,6 @@ absl::StatusOr<Devices> MakeCpu(const ServerOptions& options, const std::string&
   made.pool = *std::move(pool);
   return made;
 }
-
-#else
-absl::StatusOr<Devices> MakeCpu(const ServerOptions&, const std::string&) {
-  return absl::FailedPreconditionError("this build has no CPU kernels");
-}
-#endif
 
 absl::StatusOr<Devices> MakeNull(const ServerOptions& options) {
   auto pool = PlainPool(options);

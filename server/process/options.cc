@@ -17,7 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "attend_version.h"
-#include "server/device/cpu_device.h"
+#include "kernels/cpu/cpu_count.h"
 #include "server/process/machine.h"
 
 extern char** environ;
@@ -181,8 +181,8 @@ absl::Status ResolveOptions(ServerOptions* options) {
   if (options->receive_bytes_max == 0)
     options->receive_bytes_max = std::max(kPoolLeast, memory / 8 >> 20 << 20);
   if (options->queue_bytes_max == 0) options->queue_bytes_max = options->host_bytes_max;
-  if (options->wire_threads == 0) options->wire_threads = std::clamp<int64_t>(AvailableCpus() / 2, 1, 8);
-  if (options->cpu_threads == 0) options->cpu_threads = AvailableCpus();
+  if (options->wire_threads == 0) options->wire_threads = std::clamp<int64_t>(cpu::UsableCpus() / 2, 1, 8);
+  if (options->cpu_threads == 0) options->cpu_threads = cpu::UsableCpus();
 
   options->request_bytes_max = std::min(options->request_bytes_max, kMessageMax);
   options->response_bytes_max = std::min(options->response_bytes_max, kMessageMax);
