@@ -1,0 +1,179 @@
+// Batching, cancellation and drain in the real server, loaded by real client processes.
+#include <signal.h>
+
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/processes.h"
+
+namespace attend {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+std::unique_ptr<ChildProcess> StartClient(const ServerProcess& server, const std::string& mode, int seed,
+                                          int64_t requests, int concurrency) {
+  return std::make_unique<ChildProcess>(
+      std::vector<std::string>{std::getenv("ATTEND_LOAD_CLIENT"), server.target(), mode, absl::StrCat(seed),
+                               absl::StrCat(requests), absl::StrCat(concurrency)});
+}
+
+// "CODE count" lines of clients that have ended, summed.
+std::map<std::string, int64_t> Counts(const std::vector<std::unique_ptr<ChildProcess>>& clients) {
+  std::map<std::string, int64_t> counts;
+  for (const auto& client : clients) {
+    EXPECT_EQ(client->Wait(), 0) << client->Output();
+    std::istringstream lines(client->Output());
+    std::string code;
+    for (int64_t count; lines >> code >> count;) counts[code] += count;
+    EXPECT_TRUE(lines.eof()) << client->Output();
+  }
+  return counts;
+}
+
+struct Answer {
+  std::string digest;
+  int64_t batch_requests = 0;
+};
+
+std::map<int64_t, Answer> Digests(ChildProcess& client) {
+  EXPECT_EQ(client.Wait(), 0);
+  std::map<int64_t, Answer> answers;
+  std::istringstream lines(client.Output());
+  int64_t index;
+  for (Answer a; lines >> index >> a.digest >> a.batch_requests;) answers[index] = a;
+  EXPECT_TRUE(lines.eof()) << client.Output();
+  return answers;
+}
+
+// Nothing is held any more: no call, no queued request, no byte of the pool.
+void ExpectIdle(const ServerProcess& server) {
+  EXPECT_TRUE(server.AwaitMetric("attend_inflight_requests", 0));
+  EXPECT_TRUE(server.AwaitMetric("attend_queue_depth", 0));
+  EXPECT_TRUE(server.AwaitMetric("attend_queue_bytes", 0));
+  EXPECT_TRUE(server.AwaitMetric("attend_pinned_memory_bytes{kind=\"used\"}", 0));
+  EXPECT_TRUE(server.AwaitMetric("attend_receive_budget_bytes{kind=\"used\"}", 0));
+}
+
+TEST(Batching, BitsAreTheSameAloneAndUnderLoad) {
+  constexpr int kRequests = 150, kClients = 3, kSeed = 1234;
+  const auto server = ServerProcess::Start({"--device=cpu"});
+  ASSERT_NE(server, nullptr);
+  const std::map<int64_t, Answer> alone = Digests(*StartClient(*server, "digest", kSeed, kRequests, 1));
+  ASSERT_EQ(alone.size(), size_t{kRequests});
+  std::vector<std::unique_ptr<ChildProcess>> clients;
+  for (int c = 0; c < kClients; ++c) clients.push_back(StartClient(*server, "digest", kSeed, kRequests, 16));
+  int64_t shared = 0;
+  for (auto& client : clients) {
+    const std::map<int64_t, Answer> crowd = Digests(*client);
+    ASSERT_EQ(crowd.size(), size_t{kRequests});
+    for (const auto& [i, answer] : crowd) {
+      EXPECT_EQ(answer.digest, alone.at(i).digest) << "request " << i;
+      shared += answer.batch_requests > 1 ? 1 : 0;
+    }
+  }
+  EXPECT_GT(shared, 0);
+  ExpectIdle(*server);
+}
+
+TEST(Batching, AStormOfCancellationsAndDeadlinesLeavesNothing) {
+  const auto server = ServerProcess::Start({"--device=cpu"});
+  ASSERT_NE(server, nullptr);
+  std::vector<std::unique_ptr<ChildProcess>> clients;
+  for (int c = 0; c < 3; ++c) clients.push_back(StartClient(*server, "storm", 100 + c, 400, 8));
+  const std::map<std::string, int64_t> counts = Counts(clients);
+  for (const auto& [code, count] : counts) {
+    EXPECT_TRUE(code == "OK" || code == "CANCELLED" || code == "DEADLINE_EXCEEDED") << code << " " << count;
+  }
+  EXPECT_GT(counts.contains("OK") ? counts.at("OK") : 0, 0);
+  ExpectIdle(*server);
+  // And it still answers.
+  clients.clear();
+  clients.push_back(StartClient(*server, "small", 1, 10, 2));
+  EXPECT_EQ(Counts(clients)["OK"], 10);
+}
+
+TEST(Batching, ADrainUnderLoadLosesNothingThatWasAccepted) {
+  const auto server = ServerProcess::Start({"--device=cpu", "--log-calls-per-second=1000000"});
+  ASSERT_NE(server, nullptr);
+  std::vector<std::unique_ptr<ChildProcess>> clients;
+  for (int c = 0; c < 3; ++c) clients.push_back(StartClient(*server, "count", 10 + c, 0, 8));
+  ASSERT_TRUE([&] {
+    for (const absl::Time until = absl::Now() + absl::Seconds(30); absl::Now() < until;) {
+      if (server->Metric("grpc_server_handled_total").value_or(0) > 200) return true;
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    return false;
+  }());
+  server->process().Signal(SIGTERM);
+  EXPECT_EQ(server->process().Wait(absl::Seconds(60)), 0) << server->process().Output();
+  std::map<std::string, int64_t> counts = Counts(clients);
+  // Every answer that the server gave has come, and what it did not take came back so. (gRPC itself ends
+  // a call with CANCELLED that reaches a server in the moment of its shutdown, before we see it.)
+  for (const auto& [code, count] : counts) {
+    EXPECT_TRUE(code == "OK" || code == "UNAVAILABLE" || code == "CANCELLED") << code << " " << count;
+  }
+  int64_t answered = 0;
+  for (const absl::string_view line : absl::StrSplit(server->process().Output(), '\n')) {
+    if (absl::StrContains(line, "code=OK")) ++answered;
+  }
+  EXPECT_EQ(counts["OK"], answered);
+}
+
+TEST(Batching, KilledClientsLeakNothing) {
+  const auto server = ServerProcess::Start({"--device=cpu"});
+  ASSERT_NE(server, nullptr);
+  const int64_t start = server->ResidentBytes();
+  for (int round = 0; round < 6; ++round) {
+    std::vector<std::unique_ptr<ChildProcess>> clients;
+    for (int c = 0; c < 2; ++c) clients.push_back(StartClient(*server, "hold", round * 10 + c, 0, 6));
+    for (const absl::Time until = absl::Now() + absl::Seconds(20);
+         server->Metric("attend_inflight_requests").value_or(0) < 4 && absl::Now() < until;) {
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+    absl::SleepFor(absl::Milliseconds(37 * round));  // another stage of their requests each time
+    for (auto& client : clients) client->Signal(SIGKILL);
+    for (auto& client : clients) client->Wait();
+    ExpectIdle(*server);
+  }
+  // The allocator keeps what the callers of one round held at once, messages of 6 MiB each.
+  EXPECT_LT(server->ResidentBytes(), start + 12 * 2 * 6 * kMiB);
+  std::vector<std::unique_ptr<ChildProcess>> clients;
+  clients.push_back(StartClient(*server, "small", 1, 10, 2));
+  EXPECT_EQ(Counts(clients)["OK"], 10);
+}
+
+// S5. ATTEND_SMALL_REQUESTS says how many; a million take some minutes.
+TEST(Batching, SmallRequestsLeaveResidentMemoryFlat) {
+  const char* const asked = std::getenv("ATTEND_SMALL_REQUESTS");
+  const int64_t requests = asked != nullptr ? std::atoll(asked) : 60000;
+  const auto server = ServerProcess::Start({"--device=cpu"});
+  ASSERT_NE(server, nullptr);
+  const auto run = [&](int64_t count) {
+    std::vector<std::unique_ptr<ChildProcess>> clients;
+    for (int c = 0; c < 2; ++c) clients.push_back(StartClient(*server, "small", c, count / 2, 16));
+    for (auto& client : clients) ASSERT_TRUE(client->Wait(absl::Hours(1)).has_value());
+    EXPECT_EQ(Counts(clients)["OK"], count / 2 * 2);
+  };
+  run(requests / 4);  // until pools, threads and allocator have settled
+  const int64_t settled = server->ResidentBytes();
+  run(requests);
+  const int64_t after = server->ResidentBytes();
+  std::printf("resident: %.1f MiB settled, %.1f MiB after %ld more requests\n",
+              static_cast<double>(settled) / kMiB, static_cast<double>(after) / kMiB,
+              static_cast<long>(requests));
+  EXPECT_LT(after, settled + 16 * kMiB);  // a thread's arena may still come, whatever the count
+  ExpectIdle(*server);
+}
+
+}  // namespace
+}  // namespace attend
