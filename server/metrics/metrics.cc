@@ -6,6 +6,7 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <map>
@@ -66,6 +67,16 @@ size_t KernelIndex(const std::optional<Kernel>& kernel) {
 
 double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
+constexpr size_t kDtypes = 3;
+constexpr size_t kHeadDims = kHeadDimMax / kHeadDimMultiple + 1;
+
+// What belongs to one device, found without labels on the way of a request.
+struct DeviceSeries {
+  std::string name;
+  Counter* errors = nullptr;
+  std::array<std::array<std::array<std::atomic<Histogram*>, kHeadDims>, kDtypes>, kKernels> kernel_seconds{};
+};
+
 class PrometheusMetrics final : public Metrics {
  public:
   PrometheusMetrics() {
@@ -83,7 +94,9 @@ class PrometheusMetrics final : public Metrics {
 
   void AddDevices(const std::vector<DeviceInfo>& devices) override {
     for (const DeviceInfo& device : devices) {
-      MakeCounters(MetricId::kDeviceErrors).Add({{"device", device.name}});
+      auto& series = devices_.emplace_back(std::make_unique<DeviceSeries>());
+      series->name = device.name;
+      series->errors = &MakeCounters(MetricId::kDeviceErrors).Add({{"device", device.name}});
       if (device.memory_bytes > 0) {
         MakeGauges(MetricId::kDeviceMemoryBytes)
             .Add({{"device", device.name}, {"uuid", device.uuid}, {"kind", "total"}})
@@ -136,14 +149,8 @@ class PrometheusMetrics final : public Metrics {
                const BatchResult& result) override {
     batch_requests_->Observe(static_cast<double>(requests));
     batch_tokens_->Observe(static_cast<double>(tokens));
-    const std::string kernel(Name(launch.kernel));
-    MakeHistograms(MetricId::kKernelSeconds)
-        .Add({{"kernel", kernel},
-              {"dtype", std::string(Name(launch.dtype))},
-              {"head_dim", absl::StrCat(launch.head_dim)},
-              {"device", device.name}},
-             BucketBounds(Row(MetricId::kKernelSeconds).buckets))
-        .Observe(Seconds(result.kernel_ns));
+    DeviceSeries* const series = SeriesOf(device);
+    KernelSeconds(series, launch).Observe(Seconds(result.kernel_ns));
     WorkCount work;
     bool failed = false;
     for (const ItemResult& item : result.items) {
@@ -154,11 +161,11 @@ class PrometheusMetrics final : public Metrics {
     hbm_read_[k]->Increment(static_cast<double>(work.read_bytes));
     hbm_write_[k]->Increment(static_cast<double>(work.write_bytes));
     flops_[k]->Increment(static_cast<double>(work.flops));
-    if (failed) MakeCounters(MetricId::kDeviceErrors).Add({{"device", device.name}}).Increment();
+    if (failed) series->errors->Increment();
   }
 
   void OnDeviceFault(const DeviceInfo& device, const absl::Status&) override {
-    MakeCounters(MetricId::kDeviceErrors).Add({{"device", device.name}}).Increment();
+    SeriesOf(device)->errors->Increment();
   }
 
   std::string Text() const override {
@@ -234,6 +241,29 @@ class PrometheusMetrics final : public Metrics {
     return *known;
   }
 
+  // AddDevices has named every device that runs anything.
+  DeviceSeries* SeriesOf(const DeviceInfo& device) {
+    for (const auto& series : devices_) {
+      if (series->name == device.name) return series.get();
+    }
+    return devices_.front().get();
+  }
+
+  Histogram& KernelSeconds(DeviceSeries* series, const Launch& launch) {
+    const size_t head_dim =
+        std::min<size_t>(kHeadDims - 1, static_cast<size_t>(launch.head_dim / kHeadDimMultiple));
+    auto& slot =
+        series->kernel_seconds[KernelIndex(launch.kernel)][static_cast<size_t>(launch.dtype)][head_dim];
+    Histogram* known = slot.load(std::memory_order_acquire);
+    if (known != nullptr) return *known;
+    known = MakeHistogram(MetricId::kKernelSeconds, {{"kernel", std::string(Name(launch.kernel))},
+                                                     {"dtype", std::string(Name(launch.dtype))},
+                                                     {"head_dim", absl::StrCat(launch.head_dim)},
+                                                     {"device", series->name}});
+    slot.store(known, std::memory_order_release);
+    return *known;
+  }
+
   Counter& Rejected(absl::string_view reason) {
     absl::MutexLock lock(&mutex_);
     std::string label = reason.empty() ? "other" : std::string(reason);
@@ -248,6 +278,7 @@ class PrometheusMetrics final : public Metrics {
   std::function<Sample()> sampler_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Counter*> reasons_ ABSL_GUARDED_BY(mutex_);
 
+  std::vector<std::unique_ptr<DeviceSeries>> devices_;  // set once, before calls come
   std::array<Counter*, std::size(kMethods)> started_{};
   std::array<std::array<Counter*, kCodes>, std::size(kMethods)> handled_{};
   std::array<Histogram*, std::size(kMethods)> handling_seconds_{};

@@ -11,6 +11,7 @@ CallRegistry::~CallRegistry() {
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
+    stop_.Signal();
   }
   sweeper_.join();
 }
@@ -25,6 +26,7 @@ bool CallRegistry::Add(Member* member, Handle* handle) {
 void CallRegistry::Remove(Handle handle) {
   absl::MutexLock lock(&mutex_);
   members_.erase(handle);
+  if (members_.empty()) emptied_.SignalAll();
 }
 
 void CallRegistry::Close() {
@@ -43,15 +45,21 @@ int64_t CallRegistry::size() const {
 }
 
 bool CallRegistry::AwaitEmpty(absl::Duration limit) {
-  const auto empty = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return members_.empty(); };
+  const absl::Time until = absl::Now() + limit;
   absl::MutexLock lock(&mutex_);
-  return mutex_.AwaitWithTimeout(absl::Condition(&empty), limit);
+  while (!members_.empty()) {
+    if (emptied_.WaitWithDeadline(&mutex_, until)) return members_.empty();
+  }
+  return true;
 }
 
 void CallRegistry::Sweep(absl::Duration interval) {
   absl::MutexLock lock(&mutex_);
-  while (!mutex_.AwaitWithTimeout(absl::Condition(&stopping_), interval)) {
+  absl::Time next = absl::Now() + interval;
+  while (!stopping_) {
+    if (!stop_.WaitWithDeadline(&mutex_, next)) continue;
     const absl::Time now = absl::Now();
+    next = now + interval;
     for (Member* member : members_) member->OnSweep(now);
   }
 }

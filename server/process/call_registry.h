@@ -44,6 +44,10 @@ class CallRegistry {
 
   const int64_t members_max_;
   mutable absl::Mutex mutex_;
+  // Condition variables rather than Mutex::Await: its conditions would be evaluated at every unlock, and
+  // every call locks this twice.
+  absl::CondVar emptied_ ABSL_GUARDED_BY(mutex_);
+  absl::CondVar stop_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::list<Member*> members_ ABSL_GUARDED_BY(mutex_);

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "attend_version.h"
 #include "server/process/log.h"
@@ -110,6 +111,8 @@ int RunMain(int argc, const char* const* argv) {
     std::puts("the configuration is right");
     return 0;
   }
+  // The distribution's Abseil looks for lock cycles at run time, as a build for debugging would.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   // Before any thread starts, so that all of them leave these signals to AwaitEnd.
   const sigset_t signals = StopSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);

@@ -1,4 +1,5 @@
 // Time: deadlines of what waits, the end of waiting for company, and launches that never end.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,6 +8,11 @@
 #include "server/runtime/scheduler_core.h"
 
 namespace attend::server {
+namespace {
+
+constexpr absl::Duration kLongestSleep = absl::Seconds(1);
+
+}  // namespace
 
 void SchedulerCore::WakeTimers() {
   if (!timers_.empty() && std::get<absl::Time>(*timers_.begin()) < timers_wake_) timers_changed_.Signal();
@@ -31,7 +37,10 @@ void SchedulerCore::RunTimers() {
       mutex_.Lock();
       continue;
     }
-    timers_wake_ = timers_.empty() ? absl::InfiniteFuture() : std::get<absl::Time>(*timers_.begin());
+    // Not for ever where there is no timer: the next batch would wake this thread for a timer that is gone
+    // when it looks, and so would every batch after it.
+    timers_wake_ = now + kLongestSleep;
+    if (!timers_.empty()) timers_wake_ = std::min(timers_wake_, std::get<absl::Time>(*timers_.begin()));
     clock_->WaitUntil(&timers_changed_, &mutex_, timers_wake_);
     timers_wake_ = absl::InfinitePast();
   }
