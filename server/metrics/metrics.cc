@@ -106,7 +106,7 @@ class PrometheusMetrics final : public Metrics {
   }
 
   void SetSampler(std::function<Sample()> sampler) override {
-    absl::MutexLock lock(&mutex_);
+    absl::MutexLock lock(&sampler_mutex_);
     sampler_ = std::move(sampler);
   }
 
@@ -172,7 +172,7 @@ class PrometheusMetrics final : public Metrics {
     std::vector<prometheus::MetricFamily> families = registry_.Collect();
     std::optional<Sample> sample;
     {
-      absl::MutexLock lock(&mutex_);
+      absl::MutexLock lock(&sampler_mutex_);
       if (sampler_) sample = sampler_();
     }
     for (prometheus::MetricFamily& family : SampledFamilies(sample)) families.push_back(std::move(family));
@@ -274,8 +274,10 @@ class PrometheusMetrics final : public Metrics {
   }
 
   prometheus::Registry registry_{prometheus::Registry::InsertBehavior::Merge};
-  mutable absl::Mutex mutex_;
-  std::function<Sample()> sampler_ ABSL_GUARDED_BY(mutex_);
+  // Apart from the other: the sampler takes locks under which calls are rejected and counted.
+  mutable absl::Mutex sampler_mutex_;
+  std::function<Sample()> sampler_ ABSL_GUARDED_BY(sampler_mutex_);
+  absl::Mutex mutex_;
   std::map<std::string, Counter*> reasons_ ABSL_GUARDED_BY(mutex_);
 
   std::vector<std::unique_ptr<DeviceSeries>> devices_;  // set once, before calls come
