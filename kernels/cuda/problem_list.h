@@ -24,8 +24,9 @@ constexpr int64_t AlignWorkspace(int64_t bytes) {
 struct ProblemItem {
   Problem problem;
   int64_t block_begin = 0;  // the first of this problem's blocks
-  // What the kernel makes of it: where this problem's part of the workspace lies, say.
+  // What a kernel makes of them: where the problem's part of the workspace begins, say.
   int64_t offset = 0;
+  int64_t row_offset = 0;
 };
 
 struct ProblemList {

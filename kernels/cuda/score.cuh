@@ -33,19 +33,22 @@ __device__ inline __nv_bfloat16 FromFloat<__nv_bfloat16>(float x) {
 
 __device__ inline float NegativeInfinity() { return __int_as_float(0xff800000); }
 
+// tokens is a power of two.
+__device__ inline int PageShift(const Problem& p) { return 31 - __clz(p.pages.tokens); }
+
 // Where a token's row of one head begins, through the page table where there is one.
 template <typename T>
 __device__ inline const T* KeyRow(const Problem& p, int64_t key, int32_t kv_head) {
   const T* base = static_cast<const T*>(p.k) + kv_head * p.k_strides.head;
   if (p.pages.table == nullptr) return base + key * p.k_strides.token;
-  return base + p.pages.table[key / p.pages.tokens] * p.pages.k_page_stride +
+  return base + p.pages.table[key >> PageShift(p)] * p.pages.k_page_stride +
          (key & (p.pages.tokens - 1)) * p.k_strides.token;
 }
 template <typename T>
 __device__ inline const T* ValueRow(const Problem& p, int64_t key, int32_t kv_head) {
   const T* base = static_cast<const T*>(p.v) + kv_head * p.v_strides.head;
   if (p.pages.table == nullptr) return base + key * p.v_strides.token;
-  return base + p.pages.table[key / p.pages.tokens] * p.pages.v_page_stride +
+  return base + p.pages.table[key >> PageShift(p)] * p.pages.v_page_stride +
          (key & (p.pages.tokens - 1)) * p.v_strides.token;
 }
 template <typename T>
@@ -77,6 +80,11 @@ __host__ __device__ inline KeyBounds BoundsOf(const Problem& p, int64_t row_begi
   return {begin, end};
 }
 
+// Whether a problem's scores are only scaled, and masked by bounds.
+__device__ inline bool IsPlain(const Problem& p) {
+  return p.mask == nullptr && p.bias == nullptr && p.alibi_slopes == nullptr && p.softcap == 0;
+}
+
 // One query row's view of the score modifiers. T: the launch's dtype, that a bias may have.
 template <typename T>
 struct RowScore {
@@ -87,6 +95,7 @@ struct RowScore {
   bool bias_is_fp32;
   float scale, softcap, softcap_inverse, slope;
   int64_t alibi_origin;  // the key at distance 0
+  bool plain;            // bounds and scale are all there is
 
   __device__ RowScore(const Problem& p, int32_t head, int64_t row) {
     bounds = BoundsOf(p, row, row + 1);
@@ -103,6 +112,7 @@ struct RowScore {
     softcap_inverse = p.softcap > 0 ? 1.0f / p.softcap : 0.0f;
     slope = p.alibi_slopes == nullptr ? 0.0f : p.alibi_slopes[head];
     alibi_origin = row + p.kv_len - p.q_len;
+    plain = IsPlain(p);
   }
 
   __device__ float Bias(int64_t key) const {
@@ -134,6 +144,13 @@ struct RowScore {
     return Visible(key) ? Modify(key, qk) : NegativeInfinity();
   }
 };
+
+// The same, not inlined: for kernels in which modifiers are not the common case, at every element of an
+// unrolled tile.
+template <typename T>
+__device__ __noinline__ float ModifiedScore(const RowScore<T>& score, int64_t key, float qk) {
+  return score(key, qk);
+}
 
 }  // namespace attend::cuda
 

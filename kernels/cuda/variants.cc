@@ -1,7 +1,16 @@
+#include "kernels/cuda/flash/fp32/flash_fp32.h"
+#include "kernels/cuda/naive/naive.h"
 #include "kernels/cuda/variant.h"
 
 namespace attend::cuda {
 
-std::span<const Variant> Variants() { return {}; }
+std::span<const Variant> Variants() {
+  static const Variant table[] = {
+      flash_fp32::kVariant,
+      naive::kNaiveVariant,
+      naive::kOnlineVariant,
+  };
+  return table;
+}
 
 }  // namespace attend::cuda

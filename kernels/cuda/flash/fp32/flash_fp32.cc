@@ -1,0 +1,95 @@
+#include "kernels/cuda/flash/fp32/flash_fp32.h"
+
+#include "kernels/cuda/flash/fp32/tile.h"
+
+namespace attend::cuda::flash_fp32 {
+namespace {
+
+int64_t Divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// The numbers of Tile<kDim> by value.
+struct Sizes {
+  int64_t keys, rows, bytes;
+};
+template <int kDim>
+constexpr Sizes kSizes = {Tile<kDim>::kKeys, Tile<kDim>::kRows, Tile<kDim>::kBytes};
+Sizes SizesOf(const Launch& launch) {
+  const int dim = PaddedDim(launch);
+  return dim == 64 ? kSizes<64> : dim == 128 ? kSizes<128> : kSizes<256>;
+}
+
+int64_t KeyTiles(const Problem& p, const Sizes& sizes) { return p.kv_heads * Divide(p.kv_len, sizes.keys); }
+
+int64_t TileBytes(const Launch& launch) {
+  const Sizes sizes = SizesOf(launch);
+  int64_t tiles = 0;
+  for (const Problem& p : launch.problems) tiles += KeyTiles(p, sizes);
+  return tiles * sizes.bytes;
+}
+
+bool Supports(const Launch& launch, const Problem& p, const DeviceProperties& device) {
+  // Rows and keys are counted in 32 bits inside a head; no GPU holds longer ones.
+  constexpr int64_t kLengthMax = int64_t{1} << 30;
+  return launch.kernel == Kernel::kFlash && launch.dtype == DataType::kFp32 &&
+         device.compute_capability >= 80 && p.q_len <= kLengthMax && p.kv_len <= kLengthMax;
+}
+
+int64_t DeviceWorkspaceBytes(const Launch& launch, const DeviceProperties&) {
+  return AlignWorkspace(TileBytes(launch)) + 2 * AlignWorkspace(ListBytes(launch.problems.size()));
+}
+int64_t HostWorkspaceBytes(const Launch& launch, const DeviceProperties&) {
+  return 2 * AlignWorkspace(ListBytes(launch.problems.size()));
+}
+TileShape TileOf(const Launch& launch, const DeviceProperties&) {
+  const Sizes sizes = SizesOf(launch);
+  return TileShape{static_cast<int32_t>(sizes.rows), static_cast<int32_t>(sizes.keys)};
+}
+
+absl::Status Enqueue(const Launch& launch, const DeviceProperties&, const Workspace& workspace,
+                     Stream stream) {
+  const Sizes sizes = SizesOf(launch);
+  Carver carver(workspace);
+  void* tiles = carver.Device(TileBytes(launch));
+  ProblemList list;
+  int64_t blocks = 0;
+  for (const bool split : {true, false}) {
+    int64_t offset = 0;
+    auto fill = [&](size_t, ProblemItem& item) {
+      const Problem& p = item.problem;
+      item.offset = offset;
+      offset += KeyTiles(p, sizes) * sizes.bytes;
+      return split ? KeyTiles(p, sizes) : p.q_heads * Divide(p.q_len, sizes.rows);
+    };
+    const int64_t bytes = ListBytes(launch.problems.size());
+    if (auto s =
+            MakeList(launch.problems, fill, carver.Device(bytes), carver.Host(bytes), stream, &list, &blocks);
+        !s.ok()) {
+      return s;
+    }
+    if (!split) break;
+    if (auto s = EnqueueSplit(launch, list, blocks, tiles, stream); !s.ok()) return s;
+  }
+  switch (PaddedDim(launch)) {
+    case 64:
+      return EnqueueFlash<64>(launch, list, blocks, tiles, stream);
+    case 128:
+      return EnqueueFlash<128>(launch, list, blocks, tiles, stream);
+    default:
+      return EnqueueFlash<256>(launch, list, blocks, tiles, stream);
+  }
+}
+
+}  // namespace
+
+const Variant kVariant = {
+    .name = "flash_fp32",
+    .supported = "FLASH fp32: every head_dim, lengths up to 2^30, compute capability 8.0 and later",
+    .supports = Supports,
+    .prefers = nullptr,
+    .device_workspace_bytes = DeviceWorkspaceBytes,
+    .host_workspace_bytes = HostWorkspaceBytes,
+    .tile = TileOf,
+    .enqueue = Enqueue,
+};
+
+}  // namespace attend::cuda::flash_fp32

@@ -1,0 +1,57 @@
+#include "kernels/cuda/naive/matrices.h"
+
+namespace attend::cuda::naive {
+namespace {
+
+int64_t Divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t Blocks(const Launch& launch, const Problem& p, Walk walk) {
+  switch (walk) {
+    case Walk::kScoreTiles:
+      return p.q_heads * Divide(p.q_len, kScoreTileRows) * Divide(ScoreStride(p), kScoreTileKeys);
+    case Walk::kRowGroups:
+      return Divide(p.q_heads * p.q_len, RowsPerBlock(ScoreStride(p)));
+    case Walk::kOutTiles:
+      return p.q_heads * Divide(p.q_len, OutTileRows(launch.v_head_dim));
+  }
+  return 0;
+}
+
+}  // namespace
+
+MatrixSizes SizesOf(const Launch& launch) {
+  MatrixSizes sizes;
+  for (const Problem& p : launch.problems) {
+    const int64_t rows = p.q_heads * p.q_len;
+    sizes.rows += rows;
+    sizes.scores += rows * ScoreStride(p);
+  }
+  return sizes;
+}
+
+Matrices Open(const Launch& launch, Carver& carver) {
+  const MatrixSizes sizes = SizesOf(launch);
+  Matrices m;
+  m.scores = static_cast<float*>(carver.Device(4 * sizes.scores));
+  m.row_max = static_cast<float*>(carver.Device(4 * sizes.rows));
+  m.row_sum = static_cast<float*>(carver.Device(4 * sizes.rows));
+  return m;
+}
+
+absl::Status MakeWorkList(const Launch& launch, Walk walk, Carver& carver, Stream stream, WorkList* work) {
+  MatrixSizes before;
+  auto fill = [&](size_t, ProblemItem& item) {
+    const Problem& p = item.problem;
+    item.offset = before.scores;
+    item.row_offset = before.rows;
+    const int64_t rows = p.q_heads * p.q_len;
+    before.rows += rows;
+    before.scores += rows * ScoreStride(p);
+    return Blocks(launch, p, walk);
+  };
+  const int64_t bytes = WorkList::Bytes(launch);
+  return MakeList(launch.problems, fill, carver.Device(bytes), carver.Host(bytes), stream, &work->list,
+                  &work->blocks);
+}
+
+}  // namespace attend::cuda::naive

@@ -1,0 +1,75 @@
+// The scores of a whole launch in device memory, as NAIVE and ONLINE keep them, and the kernels that walk
+// them. Everything is fp32 whatever the launch's dtype.
+#ifndef ATTEND_KERNELS_CUDA_NAIVE_MATRICES_H_
+#define ATTEND_KERNELS_CUDA_NAIVE_MATRICES_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/attention.h"
+#include "kernels/cuda/problem_list.h"
+
+namespace attend::cuda::naive {
+
+// Elements from one row of scores to the next; the columns behind kv_len hold -inf, then 0, so that rows
+// are walked 16 bytes at a time.
+constexpr int64_t ScoreStride(const Problem& p) { return (p.kv_len + 3) / 4 * 4; }
+
+// scores: of each problem [q_heads, q_len, ScoreStride], from its item's offset on. row_max and row_sum:
+// of each problem [q_heads, q_len], from its item's row_offset on.
+struct Matrices {
+  float* scores = nullptr;
+  float* row_max = nullptr;
+  float* row_sum = nullptr;
+};
+
+struct MatrixSizes {
+  int64_t scores = 0;  // elements
+  int64_t rows = 0;
+};
+MatrixSizes SizesOf(const Launch& launch);
+
+// Workspace of Open and the kernels below: what one launch carves in all.
+Matrices Open(const Launch& launch, Carver& carver);
+
+// Each kernel finds its work in a list of its own; the passes over rows share one.
+struct WorkList {
+  ProblemList list;
+  int64_t blocks = 0;
+  static int64_t Bytes(const Launch& launch) { return ListBytes(launch.problems.size()); }
+};
+
+// Blocks of 256 threads. kRowGroups: a warp to a row, or a block to a long one.
+enum class Walk : uint8_t { kScoreTiles, kRowGroups, kOutTiles };
+absl::Status MakeWorkList(const Launch& launch, Walk walk, Carver& carver, Stream stream, WorkList* work);
+
+// scores = the modified scores, -inf where a row may not see a key.
+absl::Status EnqueueScores(const Launch& launch, const WorkList& work, const Matrices& m, Stream stream);
+
+enum class Pass : uint8_t {
+  kMax,     // row_max = the largest score of the row, its sink included
+  kExp,     // scores = exp(scores - row_max)
+  kSum,     // row_sum = the sum of the row and its sink's part; lse
+  kDivide,  // scores = scores / row_sum; all weights, where they are wanted
+  kStats,   // ONLINE: row_max, row_sum and lse in one read
+};
+absl::Status EnqueuePass(const Launch& launch, Pass pass, const WorkList& work, const Matrices& m,
+                         Stream stream);
+
+// out = weights · v. With form_weights (ONLINE) the matrix still holds scores, and each weight is formed as
+// it is read, and written where all weights are wanted.
+absl::Status EnqueueWeightedSum(const Launch& launch, bool form_weights, const WorkList& work,
+                                const Matrices& m, Stream stream);
+
+// Query rows of a block of EnqueueWeightedSum.
+constexpr int64_t OutTileRows(int32_t v_head_dim) {
+  return v_head_dim <= 64 ? 128 : v_head_dim <= 128 ? 64 : 32;
+}
+inline constexpr int64_t kScoreTileRows = 128;
+inline constexpr int64_t kScoreTileKeys = 64;
+// Rows that a block of EnqueuePass takes: 8 short ones, or one.
+constexpr int64_t RowsPerBlock(int64_t score_stride) { return score_stride <= 1024 ? 8 : 1; }
+
+}  // namespace attend::cuda::naive
+
+#endif  // ATTEND_KERNELS_CUDA_NAIVE_MATRICES_H_

@@ -1,0 +1,80 @@
+#include "kernels/cuda/naive/naive.h"
+
+#include "kernels/cuda/naive/matrices.h"
+#include "kernels/cuda/problem_list.h"
+
+namespace attend::cuda::naive {
+namespace {
+
+// Both carve the matrices and the lists of their three kinds of kernels.
+int64_t DeviceWorkspaceBytes(const Launch& launch, const DeviceProperties&) {
+  Carver carver{Workspace{}};
+  Open(launch, carver);
+  return carver.device_bytes() + 3 * AlignWorkspace(WorkList::Bytes(launch));
+}
+int64_t HostWorkspaceBytes(const Launch& launch, const DeviceProperties&) {
+  return 3 * AlignWorkspace(WorkList::Bytes(launch));
+}
+TileShape Tile(const Launch& launch, const DeviceProperties&) {
+  return TileShape{static_cast<int32_t>(OutTileRows(launch.v_head_dim)),
+                   static_cast<int32_t>(kScoreTileKeys)};
+}
+
+absl::Status Run(const Launch& launch, std::span<const Pass> passes, bool form_weights,
+                 const Workspace& workspace, Stream stream) {
+  Carver carver(workspace);
+  const Matrices m = Open(launch, carver);
+  WorkList work;
+  if (auto s = MakeWorkList(launch, Walk::kScoreTiles, carver, stream, &work); !s.ok()) return s;
+  if (auto s = EnqueueScores(launch, work, m, stream); !s.ok()) return s;
+  if (auto s = MakeWorkList(launch, Walk::kRowGroups, carver, stream, &work); !s.ok()) return s;
+  for (const Pass pass : passes) {
+    if (auto s = EnqueuePass(launch, pass, work, m, stream); !s.ok()) return s;
+  }
+  if (auto s = MakeWorkList(launch, Walk::kOutTiles, carver, stream, &work); !s.ok()) return s;
+  return EnqueueWeightedSum(launch, form_weights, work, m, stream);
+}
+
+bool IsNaive(const Launch& launch, const Problem&, const DeviceProperties& device) {
+  return launch.kernel == Kernel::kNaive && device.compute_capability >= 80;
+}
+absl::Status EnqueueNaive(const Launch& launch, const DeviceProperties&, const Workspace& workspace,
+                          Stream stream) {
+  constexpr Pass kPasses[] = {Pass::kMax, Pass::kExp, Pass::kSum, Pass::kDivide};
+  return Run(launch, kPasses, /*form_weights=*/false, workspace, stream);
+}
+
+bool IsOnline(const Launch& launch, const Problem&, const DeviceProperties& device) {
+  return launch.kernel == Kernel::kOnline && device.compute_capability >= 80;
+}
+absl::Status EnqueueOnline(const Launch& launch, const DeviceProperties&, const Workspace& workspace,
+                           Stream stream) {
+  constexpr Pass kPasses[] = {Pass::kStats};
+  return Run(launch, kPasses, /*form_weights=*/true, workspace, stream);
+}
+
+}  // namespace
+
+const Variant kNaiveVariant = {
+    .name = "naive",
+    .supported = "NAIVE: every dtype and head_dim, compute capability 8.0 and later",
+    .supports = IsNaive,
+    .prefers = nullptr,
+    .device_workspace_bytes = DeviceWorkspaceBytes,
+    .host_workspace_bytes = HostWorkspaceBytes,
+    .tile = Tile,
+    .enqueue = EnqueueNaive,
+};
+
+const Variant kOnlineVariant = {
+    .name = "online",
+    .supported = "ONLINE: every dtype and head_dim, compute capability 8.0 and later",
+    .supports = IsOnline,
+    .prefers = nullptr,
+    .device_workspace_bytes = DeviceWorkspaceBytes,
+    .host_workspace_bytes = HostWorkspaceBytes,
+    .tile = Tile,
+    .enqueue = EnqueueOnline,
+};
+
+}  // namespace attend::cuda::naive
