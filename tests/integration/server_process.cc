@@ -1,0 +1,119 @@
+#include "tests/integration/server_process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/security/credentials.h"
+#include "grpcpp/support/channel_arguments.h"
+
+namespace attend::integration {
+namespace {
+
+constexpr absl::Duration kStartLimit = absl::Seconds(60);
+constexpr absl::Duration kPoll = absl::Milliseconds(5);
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// In the child: becomes the server.
+[[noreturn]] void Exec(const std::vector<std::string>& args, const std::string& log) {
+  const int out = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+  dup2(out, STDOUT_FILENO);
+  dup2(out, STDERR_FILENO);
+  std::vector<char*> argv;
+  for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
+  argv.push_back(nullptr);
+  execv(argv[0], argv.data());
+  _exit(127);
+}
+
+}  // namespace
+
+ServerProcess::ServerProcess(std::vector<std::string> flags) {
+  std::string folder = (std::filesystem::temp_directory_path() / "attend-test-XXXXXX").string();
+  if (mkdtemp(folder.data()) == nullptr) return;
+  folder_ = folder;
+  std::vector<std::string> args = {ATTEND_SERVER_BINARY, "--address=127.0.0.1:0",
+                                   "--metrics-address=127.0.0.1:0", "--device=null",
+                                   absl::StrCat("--port-file=", folder_, "/ports")};
+  for (std::string& flag : flags) {
+    // The last of a flag given twice would win for some parsers only: ours goes.
+    const std::string name = flag.substr(0, flag.find('=') + 1);
+    std::erase_if(args, [&](const std::string& arg) { return arg.rfind(name, 0) == 0; });
+    args.push_back(std::move(flag));
+  }
+  pid_ = fork();
+  if (pid_ == 0) Exec(args, folder_ + "/log");
+  const absl::Time limit = absl::Now() + kStartLimit;
+  while (!ReadPorts()) {
+    if (absl::Now() > limit) Signal(SIGKILL);
+    if (WaitForExit(absl::ZeroDuration()) != -1) return;
+    absl::SleepFor(kPoll);
+  }
+}
+
+ServerProcess::~ServerProcess() {
+  if (running()) {
+    Signal(SIGKILL);
+    WaitForExit(absl::Seconds(60));
+  }
+  std::error_code ignored;
+  if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
+}
+
+bool ServerProcess::ReadPorts() {
+  std::ifstream file(folder_ + "/ports");
+  return static_cast<bool>(file >> port_ >> metrics_port_);
+}
+
+std::string ServerProcess::target() const { return absl::StrCat("127.0.0.1:", port_); }
+
+std::shared_ptr<grpc::Channel> ServerProcess::Connect() const {
+  grpc::ChannelArguments args;
+  args.SetMaxReceiveMessageSize(-1);
+  args.SetMaxSendMessageSize(-1);
+  args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // or channels to one target share a connection
+  return grpc::CreateCustomChannel(target(), grpc::InsecureChannelCredentials(), args);
+}
+
+std::string ServerProcess::Log() const { return ReadFile(folder_ + "/log"); }
+
+int64_t ServerProcess::ResidentBytes() const {
+  int64_t pages = 0, resident = 0;
+  std::stringstream(ReadFile(absl::StrCat("/proc/", pid_, "/statm"))) >> pages >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+void ServerProcess::Signal(int signal) const {
+  if (running()) kill(pid_, signal);
+}
+
+int ServerProcess::WaitForExit(absl::Duration limit) {
+  const absl::Time end = absl::Now() + limit;
+  while (running()) {
+    int status = 0;
+    if (waitpid(pid_, &status, WNOHANG) == pid_) {
+      pid_ = -1;
+      return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    }
+    if (absl::Now() >= end) return -1;
+    absl::SleepFor(kPoll);
+  }
+  return -1;
+}
+
+}  // namespace attend::integration

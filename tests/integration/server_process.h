@@ -1,0 +1,54 @@
+// A real attend-server in a process of its own, for tests that call it over loopback.
+#ifndef ATTEND_TESTS_INTEGRATION_SERVER_PROCESS_H_
+#define ATTEND_TESTS_INTEGRATION_SERVER_PROCESS_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "grpcpp/channel.h"
+
+namespace attend::integration {
+
+// Killed, if it still runs, when destroyed. Not thread-safe.
+class ServerProcess {
+ public:
+  // Starts attend-server on free ports of 127.0.0.1 with --device=null, unless flags say otherwise, and
+  // waits until its ports are open. Where it ends before that, running() is false and Log() says why.
+  explicit ServerProcess(std::vector<std::string> flags = {});
+  ~ServerProcess();
+  ServerProcess(const ServerProcess&) = delete;
+  ServerProcess& operator=(const ServerProcess&) = delete;
+
+  bool running() const { return pid_ > 0; }
+  pid_t pid() const { return pid_; }
+  std::string target() const;  // "127.0.0.1:port"
+  int metrics_port() const { return metrics_port_; }
+  // A new connection, whose messages may have any size.
+  std::shared_ptr<grpc::Channel> Connect() const;
+
+  std::string Log() const;        // what it wrote to stdout and stderr so far
+  int64_t ResidentBytes() const;  // of its memory, now
+  void Signal(int signal) const;
+  // Waits for its end: its exit code, 128 + n where signal n ended it, or -1 where it still runs.
+  int WaitForExit(absl::Duration limit);
+  int Stop() {  // as an operator does
+    Signal(15);
+    return WaitForExit(absl::Seconds(60));
+  }
+
+ private:
+  bool ReadPorts();
+
+  std::string folder_;  // its log and port file
+  pid_t pid_ = -1;
+  int port_ = 0, metrics_port_ = 0;
+};
+
+}  // namespace attend::integration
+
+#endif  // ATTEND_TESTS_INTEGRATION_SERVER_PROCESS_H_
