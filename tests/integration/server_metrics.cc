@@ -1,0 +1,70 @@
+#include "tests/integration/server_metrics.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+
+namespace attend::integration {
+
+std::string HttpGet(int port, absl::string_view path) {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::string text;
+  const std::string request = absl::StrCat("GET ", path, " HTTP/1.0\r\nHost: localhost\r\n\r\n");
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 &&
+      send(fd, request.data(), request.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(request.size())) {
+    char buffer[4096];
+    for (ssize_t n; (n = recv(fd, buffer, sizeof buffer, 0)) > 0;)
+      text.append(buffer, static_cast<size_t>(n));
+  }
+  close(fd);
+  const size_t body = text.find("\r\n\r\n");
+  return body == std::string::npos ? "" : text.substr(body + 4);
+}
+
+double Metric(int metrics_port, absl::string_view series) {
+  const std::string text = HttpGet(metrics_port, "/metrics");
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    double value = 0;
+    if (absl::ConsumePrefix(&line, series) && absl::ConsumePrefix(&line, " ") &&
+        absl::SimpleAtod(line, &value)) {
+      return value;
+    }
+  }
+  return std::numeric_limits<double>::quiet_NaN();
+}
+
+std::string WaitUntilIdle(int metrics_port, absl::Duration limit) {
+  const std::vector<std::string> held = {"attend_inflight_requests",
+                                         "attend_queue_depth",
+                                         "attend_queue_bytes",
+                                         "attend_receive_waiting",
+                                         "attend_receive_budget_bytes{kind=\"used\"}",
+                                         "attend_pinned_memory_bytes{kind=\"used\"}"};
+  const absl::Time end = absl::Now() + limit;
+  for (;;) {
+    std::string left;
+    for (const std::string& series : held) {
+      const double value = Metric(metrics_port, series);
+      if (value != 0) absl::StrAppend(&left, series, " ", value, "\n");
+    }
+    if (left.empty() || absl::Now() > end) return left;
+    absl::SleepFor(absl::Milliseconds(50));
+  }
+}
+
+}  // namespace attend::integration
