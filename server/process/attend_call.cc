@@ -85,7 +85,8 @@ void AttendCall::Start() {
   // What an empty request would be granted still stands for a call: 1 KiB.
   granted_bytes_ =
       std::max<int64_t>(1024, announced_bytes_ >= 0 ? announced_bytes_ : services_.unannounced_bytes);
-  if (services_.budget->Acquire(granted_bytes_, this)) OnGranted();
+  budget_ = granted_bytes_ <= services_.small_bytes_max ? services_.small_budget : services_.large_budget;
+  if (budget_->Acquire(granted_bytes_, this)) OnGranted();
 }
 
 void AttendCall::OnGranted() {
@@ -109,7 +110,7 @@ void AttendCall::OnReadDone(bool ok) {
   }
   const auto bytes = static_cast<int64_t>(message_.Length());
   record_.request_bytes = bytes;
-  services_.budget->Adjust(granted_bytes_, bytes);
+  budget_->Adjust(granted_bytes_, bytes);
   granted_bytes_ = bytes;
   if (bytes <= services_.wire_inline_bytes) {
     Process();
@@ -230,7 +231,7 @@ void AttendCall::OnCancel() {
     if (phase_ == Phase::kRunning) running = admission_id_;
   }
   if (running) services_.scheduler->Cancel(*running);
-  if (waiting && services_.budget->Remove(this)) {
+  if (waiting && budget_->Remove(this)) {
     granted_bytes_ = 0;
     if (Move(Phase::kWaiting, Phase::kReplying)) Fail(Cancelled());
   }
@@ -249,7 +250,7 @@ void AttendCall::OnSweep(absl::Time now) {
       context_->TryCancel();
     }
   }
-  if (phase == Phase::kWaiting && age > services_.grant_timeout && services_.budget->Remove(this)) {
+  if (phase == Phase::kWaiting && age > services_.grant_timeout && budget_->Remove(this)) {
     granted_bytes_ = 0;
     if (!Move(Phase::kWaiting, Phase::kReplying)) return;
     services_.metrics->OnTimeout("grant");
@@ -276,7 +277,7 @@ bool AttendCall::Move(Phase from, Phase to) {
 
 void AttendCall::ReleaseGrant() {
   if (granted_bytes_ == 0) return;
-  services_.budget->Release(std::exchange(granted_bytes_, 0));
+  budget_->Release(std::exchange(granted_bytes_, 0));
 }
 
 void AttendCall::OnDone() {

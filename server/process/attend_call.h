@@ -34,7 +34,10 @@ namespace attend::server {
 struct CallServices {
   Scheduler* scheduler = nullptr;
   HostPool* pool = nullptr;
-  ByteBudget* budget = nullptr;
+  // Large requests and small ones (small_bytes_max or less) stand in lines of their own: options.h.
+  ByteBudget* large_budget = nullptr;
+  ByteBudget* small_budget = nullptr;
+  int64_t small_bytes_max = 0;
   CallRegistry* registry = nullptr;
   WireThreads* wire_threads = nullptr;
   Metrics* metrics = nullptr;
@@ -92,6 +95,7 @@ class AttendCall final : public grpc::ServerGenericBidiReactor,
   bool registered_ = false;
   CallRegistry::Handle registration_;
   int64_t announced_bytes_ = -1;  // -1: not announced
+  ByteBudget* budget_ = nullptr;  // the one asked; set before the first wait
   int64_t granted_bytes_ = 0;
   grpc::ByteBuffer message_;
   std::unique_ptr<Job> job_;  // back from the scheduler, kept until the reply is sent

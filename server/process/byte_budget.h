@@ -12,7 +12,7 @@
 namespace attend::server {
 
 // Thread-safe. First come, first served: a small request does not overtake a large one that waits, so
-// none starves.
+// none starves. (The server keeps a second budget for small ones.)
 class ByteBudget {
  public:
   class Waiter {

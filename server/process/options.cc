@@ -187,7 +187,8 @@ absl::Status ResolveOptions(ServerOptions* options) {
   options->request_bytes_max = std::min(options->request_bytes_max, kMessageMax);
   options->response_bytes_max = std::min(options->response_bytes_max, kMessageMax);
   // What can never be granted must not be accepted: the caller would wait for nothing.
-  options->request_bytes_max = std::min(options->request_bytes_max, options->receive_bytes_max);
+  options->request_bytes_max = std::min(
+      options->request_bytes_max, options->receive_bytes_max - options->receive_bytes_max / kSmallShare);
   options->unannounced_request_bytes =
       std::min(options->unannounced_request_bytes, options->request_bytes_max);
   if (options->devices != "all") {

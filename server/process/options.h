@@ -14,6 +14,10 @@
 
 namespace attend::server {
 
+// An eighth of receive_bytes_max is kept for small requests, those of at most an eighth of it again: a few
+// slow senders of large messages hold up nobody else.
+inline constexpr int64_t kSmallShare = 8;
+
 // Values and their defaults. What each means is said in the table (options.cc), which is also the text of
 // --help and of the README. 0 stands for "sized to this machine" where the table says so.
 struct ServerOptions {

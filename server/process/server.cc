@@ -76,7 +76,8 @@ class GrpcServer final : public Server {
       : options_(options),
         metrics_(Metrics::Create()),
         call_log_(options.log_calls_per_second, metrics_.get()),
-        budget_(options.receive_bytes_max),
+        large_budget_(options.receive_bytes_max - options.receive_bytes_max / kSmallShare),
+        small_budget_(options.receive_bytes_max / kSmallShare),
         registry_(options.calls_max, kSweepInterval),
         wire_threads_(options.wire_threads) {}
 
@@ -154,7 +155,9 @@ class GrpcServer final : public Server {
   absl::Status Listen() {
     services_.scheduler = scheduler_.get();
     services_.pool = devices_.pool.get();
-    services_.budget = &budget_;
+    services_.large_budget = &large_budget_;
+    services_.small_budget = &small_budget_;
+    services_.small_bytes_max = small_budget_.capacity() / kSmallShare;
     services_.registry = &registry_;
     services_.wire_threads = &wire_threads_;
     services_.metrics = metrics_.get();
@@ -224,9 +227,9 @@ class GrpcServer final : public Server {
 
   Sample TakeSample() const {
     Sample sample;
-    sample.receive_used = budget_.used();
-    sample.receive_capacity = budget_.capacity();
-    sample.receive_waiting = budget_.waiting();
+    sample.receive_used = large_budget_.used() + small_budget_.used();
+    sample.receive_capacity = large_budget_.capacity() + small_budget_.capacity();
+    sample.receive_waiting = large_budget_.waiting() + small_budget_.waiting();
     sample.host_used = devices_.pool->used_bytes();
     sample.host_peak = devices_.pool->peak_bytes();
     sample.host_capacity = devices_.pool->capacity();
@@ -245,7 +248,7 @@ class GrpcServer final : public Server {
   const ServerOptions options_;
   const std::unique_ptr<Metrics> metrics_;
   CallLog call_log_;
-  ByteBudget budget_;
+  ByteBudget large_budget_, small_budget_;
   CallRegistry registry_;
   Devices devices_;  // the pool outlives scheduler and calls
   std::unique_ptr<Scheduler> scheduler_;
