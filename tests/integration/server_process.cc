@@ -93,6 +93,7 @@ std::shared_ptr<grpc::Channel> ServerProcess::Connect() const {
 std::string ServerProcess::Log() const { return ReadFile(folder_ + "/log"); }
 
 int64_t ServerProcess::ResidentBytes() const {
+  if (ATTEND_SANITIZED) return 0;
   int64_t pages = 0, resident = 0;
   std::stringstream(ReadFile(absl::StrCat("/proc/", pid_, "/statm"))) >> pages >> resident;
   return resident * sysconf(_SC_PAGESIZE);

@@ -31,8 +31,9 @@ class ServerProcess {
   // A new connection, whose messages may have any size.
   std::shared_ptr<grpc::Channel> Connect() const;
 
-  std::string Log() const;        // what it wrote to stdout and stderr so far
-  int64_t ResidentBytes() const;  // of its memory, now
+  std::string Log() const;  // what it wrote to stdout and stderr so far
+  // Of its memory, now. 0 where it is built with sanitizers, which keep what is freed.
+  int64_t ResidentBytes() const;
   void Signal(int signal) const;
   // Waits for its end: its exit code, 128 + n where signal n ended it, or -1 where it still runs.
   int WaitForExit(absl::Duration limit);
