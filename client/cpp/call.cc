@@ -83,24 +83,29 @@ void Call::StartAttempt() {
   ++attempts_;
   lease_ = channels_->Take();
   auto attempt = std::make_shared<Attempt>(shared_from_this(), params_, channels_->token());
+  bool cancelled = false;
   {
     absl::MutexLock lock(&mutex_);
-    if (cancelled_) attempt->Cancel();
+    backoff_ = nullptr;
     attempt_ = attempt;
+    cancelled = cancelled_;
   }
+  if (cancelled) attempt->Cancel();
   attempt->Start(lease_.stub());
 }
 
 void Call::Cancel() {
   std::shared_ptr<Attempt> attempt;
+  std::shared_ptr<grpc::Alarm> backoff;
   {
     absl::MutexLock lock(&mutex_);
     cancelled_ = true;
     attempt = attempt_;
-    if (alarm_ != nullptr) alarm_->Cancel();
+    backoff = backoff_;
   }
-  // Not under the lock: gRPC may run the end of the call on this thread.
+  // Not under the lock: gRPC may go on with the call on this thread.
   if (attempt != nullptr) attempt->Cancel();
+  if (backoff != nullptr) backoff->Cancel();
 }
 
 void Call::OnAttemptDone(const grpc::Status& grpc_status) {
@@ -124,7 +129,7 @@ void Call::OnAttemptDone(const grpc::Status& grpc_status) {
     status = response.status();
   } else if (const auto delay = RetryDelay(status, *attempt)) {
     attempt.reset();
-    return Wait(*delay, &Call::StartAttempt);
+    return RetryAfter(*delay);
   }
   attempt.reset();
   if (attempts_ > 1) {
@@ -161,14 +166,28 @@ std::optional<absl::Duration> Call::RetryDelay(const absl::Status& status, const
   return delay;
 }
 
-void Call::Wait(absl::Duration delay, void (Call::*then)()) {
-  const std::chrono::system_clock::time_point at = absl::ToChronoTime(absl::Now() + delay);
-  absl::MutexLock lock(&mutex_);
-  // Never the same alarm again: this may run inside its callback.
-  alarm_ = std::make_unique<grpc::Alarm>();
-  alarm_->Set(at, [self = shared_from_this(), then](bool) { ((*self).*then)(); });
-  // A cancelled call does not wait; its next attempt ends at once.
-  if (cancelled_) alarm_->Cancel();
+void Call::RetryAfter(absl::Duration delay) {
+  const std::shared_ptr<grpc::Alarm> alarm = SetAlarm(delay, &Call::StartAttempt);
+  bool cancelled = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    backoff_ = alarm;
+    cancelled = cancelled_;
+  }
+  // A call that is cancelled does not wait for its next attempt, which then ends at once.
+  if (cancelled) alarm->Cancel();
+}
+
+std::shared_ptr<grpc::Alarm> Call::SetAlarm(absl::Duration delay, void (Call::*then)()) {
+  // A new one each time: this may run inside the callback of the last.
+  auto alarm = std::make_shared<grpc::Alarm>();
+  // The alarm keeps its callback after it has run, so the callback gives up its references by itself.
+  alarm->Set(absl::ToChronoTime(absl::Now() + delay), [self = shared_from_this(), alarm, then](bool) mutable {
+    const std::shared_ptr<grpc::Alarm> held = std::move(alarm);
+    const std::shared_ptr<Call> call = std::move(self);
+    ((*call).*then)();
+  });
+  return alarm;
 }
 
 void Call::Finish(absl::StatusOr<Response> result) {
@@ -178,7 +197,10 @@ void Call::Finish(absl::StatusOr<Response> result) {
 }
 
 void Call::FinishWhenMemoryIsFree() {
-  if (slices_.value() > 0) return Wait(kMemoryPoll, &Call::FinishWhenMemoryIsFree);
+  if (slices_.value() > 0) {
+    SetAlarm(kMemoryPoll, &Call::FinishWhenMemoryIsFree);
+    return;
+  }
   lease_ = {};
   Done done = std::move(done_);
   done(*std::move(result_));

@@ -53,7 +53,8 @@ class Call final : public std::enable_shared_from_this<Call> {
   void OnAttemptDone(const grpc::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   // How long to wait before another attempt; nullopt where there is to be none.
   std::optional<absl::Duration> RetryDelay(const absl::Status& status, const Attempt& attempt);
-  void Wait(absl::Duration delay, void (Call::*then)()) ABSL_LOCKS_EXCLUDED(mutex_);
+  void RetryAfter(absl::Duration delay) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::shared_ptr<grpc::Alarm> SetAlarm(absl::Duration delay, void (Call::*then)());
   void Finish(absl::StatusOr<Response> result);
   void FinishWhenMemoryIsFree() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -64,7 +65,7 @@ class Call final : public std::enable_shared_from_this<Call> {
   absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   std::shared_ptr<Attempt> attempt_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<grpc::Alarm> backoff_ ABSL_GUARDED_BY(mutex_);  // of the wait for the next attempt
 
   // Touched by one thread at a time: by the attempt, the alarm or the end, which follow each other.
   Done done_;

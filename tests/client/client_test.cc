@@ -2,10 +2,15 @@
 #include "attend/client.h"
 
 #include <gmock/gmock.h>
+#include <google/protobuf/util/json_util.h>
 #include <google/rpc/error_details.pb.h>
 #include <google/rpc/status.pb.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <iterator>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -269,6 +274,26 @@ TEST(Client, DoesNotBelieveResponsesWhoseSizesDisagree) {
     server.set_tamper(lie);
     EXPECT_EQ(client->Attend(inputs.request).status().code(), absl::StatusCode::kInternal);
   }
+}
+
+// The README's example for grpcurl: JSON, with bytes in base64, by the API's own names.
+TEST(Api, TheRequestInJsonIsOne) {
+  TestServer server;
+  std::ifstream file("deploy/request.json");
+  const std::string json{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  v1::AttendRequest request;
+  ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(json, &request).ok());
+  const auto stub = v1::AttentionService::NewStub(
+      grpc::CreateChannel(server.address(), grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  v1::AttendResponse response;
+  ASSERT_TRUE(stub->Attend(&context, request, &response).ok());
+  ASSERT_EQ(response.out_data().size(), 32u);
+  float out = 0, lse = 0;
+  std::memcpy(&out, response.out_data().data(), 4);
+  std::memcpy(&lse, response.lse_data().data(), 4);
+  EXPECT_EQ(out, 2);
+  EXPECT_NEAR(lse, std::log(2), 1e-6);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The installed client package works for a project outside this one.
+// The installed client package works for a project outside this one: the README's example.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
