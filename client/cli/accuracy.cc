@@ -43,13 +43,13 @@ Difference Compare(const TensorView& got, const std::vector<double>& want) {
 
 absl::StatusOr<std::vector<KernelAccuracy>> CheckKernels(Client& client, Request request,
                                                          const std::string& problem,
-                                                         const TensorView* model_out) {
+                                                         const TensorView* model_out, bool unit_normal) {
   request.return_lse = true;
   const absl::StatusOr<ReferenceResult> want = Reference(request);
   if (!want.ok()) return want.status();
   const double largest_v = std::max(1.0, LargestFinite(ToDoubles(request.v)));
-  const double out_tolerance =
-      largest_v * (request.q.dtype == DataType::kFp32 ? 2e-6 : Epsilon(request.q.dtype));
+  double out_tolerance = largest_v * Epsilon(request.q.dtype);
+  if (request.q.dtype == DataType::kFp32) out_tolerance = 2e-6 * (unit_normal ? 1 : largest_v);
   const double lse_tolerance = 4e-6 * std::max(1.0, LargestFinite(want->lse));
 
   std::vector<KernelAccuracy> results;

@@ -33,14 +33,14 @@ struct KernelAccuracy {
 };
 
 // Runs NAIVE, ONLINE and FLASH on the request (whose kernel and return_lse are ignored) and compares.
-// model_out: the answer that came with the problem, or null.
+// model_out: the answer that came with the problem, or null. unit_normal: q, k and v are random.
 //
-// Tolerances: fp32 promises 2e-6 where values are unit-normal, so 2e-6 times the largest |v|; half types
+// Tolerances: fp32 promises 2e-6 on unit-normal inputs; on others, 2e-6 times the largest |v|. Half types
 // round each weight and each output once to their own precision, by at most half an epsilon, so one epsilon
 // times the largest |v|. The log-sum-exp is fp32 throughout: 4e-6 relative to the largest.
 absl::StatusOr<std::vector<KernelAccuracy>> CheckKernels(Client& client, Request request,
                                                          const std::string& problem,
-                                                         const TensorView* model_out);
+                                                         const TensorView* model_out, bool unit_normal);
 
 nlohmann::ordered_json ToJson(const std::vector<KernelAccuracy>& results);
 std::string ToText(const std::vector<KernelAccuracy>& results);

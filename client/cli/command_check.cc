@@ -25,14 +25,15 @@ absl::StatusOr<std::vector<KernelAccuracy>> Check(Client& client, const CheckFla
     flags.attention.Apply(inputs.request);
     return CheckKernels(client, inputs.request,
                         absl::StrCat("q,k,v ", ToString(inputs.request.q.shape), " ", flags.random.dtype),
-                        nullptr);
+                        nullptr, /*unit_normal=*/true);
   }
   std::vector<KernelAccuracy> results;
   for (const std::string& path : flags.files) {
     absl::StatusOr<Inputs> inputs = ReadInputs(path);
     if (!inputs.ok()) return inputs.status();
     flags.attention.Apply(inputs->request);
-    const auto checked = CheckKernels(client, inputs->request, path, inputs->file->Find("out"));
+    const auto checked =
+        CheckKernels(client, inputs->request, path, inputs->file->Find("out"), /*unit_normal=*/false);
     if (!checked.ok()) return checked.status();
     results.insert(results.end(), checked->begin(), checked->end());
   }

@@ -36,7 +36,7 @@ struct Sink {
 absl::Status CheckLecture(Client& client, Sink& sink, bool& ok) {
   const Inputs inputs = RandomInputs({4, 8, 256, 64}, DataType::kFp32, 1);
   sink.Say("The numerical check: unit-normal q, k, v [4,8,256,64] in fp32 against float64");
-  const auto results = CheckKernels(client, inputs.request, "[4,8,256,64]", nullptr);
+  const auto results = CheckKernels(client, inputs.request, "[4,8,256,64]", nullptr, /*unit_normal=*/true);
   if (!results.ok()) return results.status();
   ok = ok && AllOk(*results);
   sink.all["check"] = ToJson(*results);
@@ -82,7 +82,7 @@ absl::Status CheckModel(Client& client, const DemoFlags& flags, Sink& sink, bool
     absl::StatusOr<Inputs> inputs = ReadInputs(path);
     if (!inputs.ok()) return inputs.status();
     const auto results = CheckKernels(client, inputs->request, std::filesystem::path(path).stem().string(),
-                                      inputs->file->Find("out"));
+                                      inputs->file->Find("out"), /*unit_normal=*/false);
     if (!results.ok()) return results.status();
     all.insert(all.end(), results->begin(), results->end());
   }
