@@ -51,6 +51,7 @@ class CpuSlot : public DeviceSlot {
     {
       absl::MutexLock lock(&mutex_);
       stop_ = true;
+      changed_.Signal();
     }
     thread_.join();
   }
@@ -58,18 +59,18 @@ class CpuSlot : public DeviceSlot {
   void Run(std::span<const BatchItem> batch, Done done) override {
     absl::MutexLock lock(&mutex_);
     work_.emplace(batch, std::move(done));
+    changed_.Signal();
   }
 
  private:
   using Work = std::pair<std::span<const BatchItem>, Done>;
 
-  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stop_ || work_.has_value(); }
-
   void Loop() {
     for (;;) {
       std::optional<Work> work;
       {
-        absl::MutexLock lock(&mutex_, absl::Condition(this, &CpuSlot::HasWork));
+        absl::MutexLock lock(&mutex_);
+        while (!stop_ && !work_) changed_.Wait(&mutex_);
         if (!work_) return;
         work.swap(work_);
       }
@@ -127,6 +128,7 @@ class CpuSlot : public DeviceSlot {
   absl::Mutex mutex_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<Work> work_ ABSL_GUARDED_BY(mutex_);
+  absl::CondVar changed_;
   std::thread thread_;
 };
 
