@@ -17,6 +17,7 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/narrow-inl.h"
 #include "kernels/cpu/plan.h"
 #include "kernels/cpu/values-inl.h"
 
@@ -26,12 +27,13 @@ namespace attend::cpu::HWY_NAMESPACE {
 struct FlashScratch {
   FlashScratch(const Launch& launch, Carver& carver) {
     constexpr int64_t kLanes = kVectorsMax * kFloats;
-    q_t = carver.Take<float>(launch.head_dim * kLanes);
+    q_t = carver.Take<float>(launch.head_dim * std::max<int64_t>(kLanes, kNarrowLanes));
     s = carver.Take<float>(kKeysPerTile * kLanes);
     added = carver.Take<float>(kKeysPerTile * kLanes);
     k = carver.Take<float>(static_cast<int64_t>(kKeysPerTile) * launch.head_dim);
     v = carver.Take<float>(static_cast<int64_t>(kKeysPerTile) * launch.v_head_dim);
     row = carver.Take<float>(std::max(launch.head_dim, launch.v_head_dim));
+    narrow_o = carver.Take<float>(kNarrowLanes * static_cast<int64_t>(launch.v_head_dim));
   }
   float* q_t;
   float* s;
@@ -39,6 +41,7 @@ struct FlashScratch {
   float* k;      // tiles that do not lie end to end in fp32
   float* v;
   float* row;
+  float* narrow_o;
 };
 
 TileState TakeState(const Launch& launch, Carver& carver) {
@@ -50,37 +53,89 @@ TileState TakeState(const Launch& launch, Carver& carver) {
   return state;
 }
 
-// One tile of keys: the step of the algorithm above.
+// Softmax of one tile of keys: scores with their maximum in, weights out, m and l brought up to date.
 template <int kVectors, bool kExact>
-HWY_NOINLINE HWY_ATTR void Step(const Launch& launch, const Tile& tile, int64_t key, int count,
-                                const FlashScratch& scratch, const TileState& state) {
+HWY_INLINE HWY_ATTR void UpdateSoftmax(float* s, int count, Floats* max, const TileState& state,
+                                       Floats* correction) {
   const FloatTag df;
-  Floats max[kVectors], sum[kVectors], correction[kVectors];
-  const Rows keys = LoadKeys(launch, tile, key, count, scratch.k);
-  FinalScores<kVectors>(launch, tile, scratch.q_t, keys, key, count, scratch.s, scratch.added, max);
+  Floats sum[kVectors];
   for (int v = 0; v < kVectors; ++v) {
     const Floats before = hn::Load(df, state.max + v * kFloats);
     max[v] = hn::Max(before, max[v]);
     correction[v] = Exp2(hn::Sub(before, SafeMax(max[v])));
     hn::Store(max[v], df, state.max + v * kFloats);
   }
-  ExpScores<kVectors, kExact>(scratch.s, count, max, sum);
+  ExpScores<kVectors, kExact>(s, count, max, sum);
   for (int v = 0; v < kVectors; ++v) {
     float* l = state.sum + v * kFloats;
     hn::Store(hn::MulAdd(hn::Load(df, l), correction[v], sum[v]), df, l);
   }
+}
+
+// One tile of keys: the step of the algorithm above.
+template <int kVectors, bool kExact>
+HWY_NOINLINE HWY_ATTR void Step(const Launch& launch, const Tile& tile, int64_t key, int count,
+                                const FlashScratch& scratch, const TileState& state) {
+  Floats max[kVectors], correction[kVectors];
+  const Rows keys = LoadKeys(launch, tile, key, count, scratch.k);
+  FinalScores<kVectors>(launch, tile, scratch.q_t, keys, key, count, scratch.s, scratch.added, max);
+  UpdateSoftmax<kVectors, kExact>(scratch.s, count, max, state, correction);
   const Rows values = LoadValues(launch, tile, key, count, scratch.v);
   WeightedSum<kVectors, kExact>(scratch.s, values, count, launch.v_head_dim, correction, state.o);
 }
 
-template <int kVectors, bool kExact>
-HWY_ATTR void Walk(const Launch& launch, const Tile& tile, KeyRange range, const FlashScratch& scratch,
-                   const TileState& state) {
-  ClearState(state, kVectors * kFloats, launch.v_head_dim);
+// The same for few lanes; o lies row by row in narrow_o until the walk ends.
+template <bool kExact>
+HWY_NOINLINE HWY_ATTR void NarrowStep(const Launch& launch, const Tile& tile, int64_t key, int count,
+                                      const FlashScratch& scratch, const TileState& state) {
+  const FloatTag df;
+  Floats max = hn::Set(df, kMasked), correction;
+  const Rows keys = LoadKeys(launch, tile, key, count, scratch.k);
+  NarrowScores(scratch.q_t, tile.lanes, keys, count, launch.head_dim, scratch.s);
+  if (Unmodified(tile, key, count)) {
+    for (int c = 0; c < count; ++c) max = hn::Max(max, hn::Load(df, scratch.s + c * kFloats));
+  } else {
+    ModifyScores<1>(launch, tile, key, count, scratch.s, scratch.added, &max);
+  }
+  UpdateSoftmax<1, kExact>(scratch.s, count, &max, state, &correction);
+  HWY_ALIGN float factor[kFloats];
+  hn::Store(correction, df, factor);
+  const Rows values = LoadValues(launch, tile, key, count, scratch.v);
+  NarrowWeightedSum<kExact>(scratch.s, tile.lanes, values, count, launch.v_head_dim, factor,
+                            scratch.narrow_o);
+}
+
+// Calls step(key, count) for the tiles of keys in range.
+template <typename Step>
+void ForEachKeyTile(KeyRange range, const Step& step) {
   for (int64_t key = range.begin / kKeysPerTile * kKeysPerTile; key < range.end; key += kKeysPerTile) {
     const int64_t begin = std::max(key, range.begin / kBlock * kBlock);
     const int64_t end = std::min<int64_t>(key + kKeysPerTile, range.end);
-    Step<kVectors, kExact>(launch, tile, begin, static_cast<int>(end - begin), scratch, state);
+    step(begin, static_cast<int>(end - begin));
+  }
+}
+
+template <int kVectors, bool kExact>
+void Walk(const Launch& launch, const Tile& tile, KeyRange range, const FlashScratch& scratch,
+          const TileState& state) {
+  ClearState(state, kVectors * kFloats, launch.v_head_dim);
+  ForEachKeyTile(range, [&](int64_t key, int count) {
+    Step<kVectors, kExact>(launch, tile, key, count, scratch, state);
+  });
+}
+
+template <bool kExact>
+void WalkNarrow(const Launch& launch, const Tile& tile, KeyRange range, const FlashScratch& scratch,
+                const TileState& state) {
+  ClearState(state, kFloats, launch.v_head_dim);
+  std::fill_n(scratch.narrow_o, kNarrowLanes * launch.v_head_dim, 0.0f);
+  std::fill_n(scratch.s, kKeysPerTile * kFloats, 0.0f);  // lanes that are not there
+  ForEachKeyTile(
+      range, [&](int64_t key, int count) { NarrowStep<kExact>(launch, tile, key, count, scratch, state); });
+  for (int lane = 0; lane < tile.lanes; ++lane) {
+    for (int d = 0; d < launch.v_head_dim; ++d) {
+      state.o[d * kFloats + lane] = scratch.narrow_o[lane * launch.v_head_dim + d];
+    }
   }
 }
 
@@ -95,9 +150,17 @@ HWY_ATTR void WalkSafely(const Launch& launch, const Tile& tile, KeyRange range,
   }
 }
 
+HWY_ATTR void WalkNarrowSafely(const Launch& launch, const Tile& tile, KeyRange range,
+                               const FlashScratch& scratch, const TileState& state) {
+  PackNarrowQueries(launch, tile, scratch.q_t);
+  WalkNarrow<false>(launch, tile, range, scratch, state);
+  if (AnyNan(state.o, launch.v_head_dim * kFloats)) WalkNarrow<true>(launch, tile, range, scratch, state);
+}
+
 // All of the tile's keys that lie in range, into state.
 void RunTile(const Launch& launch, const Tile& tile, KeyRange range, const FlashScratch& scratch,
              const TileState& state) {
+  if (tile.lanes <= kNarrowLanes) return WalkNarrowSafely(launch, tile, range, scratch, state);
   switch (Vectors(tile)) {
     case 1:
       return WalkSafely<1>(launch, tile, range, scratch, state);

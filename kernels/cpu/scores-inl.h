@@ -113,14 +113,14 @@ HWY_INLINE HWY_ATTR void ScoreBlock(const float* HWY_RESTRICT q_t, const float* 
 }
 
 // Dimensions summed in one go: shorter chains round less, and so much of the queries stays in the L1 cache.
-inline constexpr int kDimsPerChunk = 128;
+inline constexpr int kDimsPerChunk = 64;
 
 // s[key][lane] of count keys; s has room for a multiple of kBlock keys. max[v] is raised to the largest.
 template <int kVectors>
 HWY_INLINE HWY_ATTR void Scores(const float* q_t, Rows keys, int count, int head_dim, float* s, Floats* max) {
   constexpr size_t kLanes = kVectors * kFloats;
   const int chunks = (head_dim + kDimsPerChunk - 1) / kDimsPerChunk;
-  const int chunk = (head_dim / chunks + 7) / 8 * 8;
+  const int chunk = ((head_dim + chunks - 1) / chunks + 7) / 8 * 8;
   for (int begin = 0; begin < head_dim; begin += chunk) {
     const bool last = begin + chunk >= head_dim;
     for (int c = 0; c < count; c += kBlock) {

@@ -12,6 +12,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/attention.h"
+#include "kernels/float16.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
@@ -40,8 +41,12 @@ HWY_INLINE HWY_ATTR Floats Exp2(Floats x) {
   const hn::RebindToUnsigned<FloatTag> du;
   // Adding this rounds x to an integer n and leaves n + 127, the exponent's bits of 2^n, in the last bits.
   const Floats magic = hn::Set(df, 12582912.0f + 127.0f);
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_SSE4
   // x is the second operand, which x86's maximum returns when one is NaN.
   const Floats y = hn::Max(hn::Set(df, -127.0f), x);
+#else
+  const Floats y = hn::IfThenElse(hn::Lt(x, hn::Set(df, -127.0f)), hn::Set(df, -127.0f), x);
+#endif
   const Floats shifted = hn::Add(y, magic);
   const Floats r = hn::Sub(y, hn::Sub(shifted, magic));
   const Floats power = hn::BitCast(df, hn::ShiftLeft<23>(hn::BitCast(du, shifted)));
@@ -98,11 +103,16 @@ HWY_INLINE HWY_ATTR void LoadRow(DataType dtype, const void* data, int64_t at, i
       hn::StoreU(hn::Mul(hn::BitCast(d8, bits), f), d8, to + i);
     }
   } else {
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
     const hn::Rebind<hwy::float16_t, decltype(d8)> d16;
     const hwy::float16_t* from = static_cast<const hwy::float16_t*>(data) + at;
     for (int i = 0; i < dim; i += step) {
       hn::StoreU(hn::Mul(hn::PromoteTo(d8, hn::LoadU(d16, from + i)), f), d8, to + i);
     }
+#else  // where Highway emulates the conversion, it has no NaN and Inf
+    const uint16_t* from = static_cast<const uint16_t*>(data) + at;
+    for (int i = 0; i < dim; ++i) to[i] = FromFp16Bits(from[i]) * factor;
+#endif
   }
 }
 

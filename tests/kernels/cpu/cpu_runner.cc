@@ -1,7 +1,10 @@
-// The kernel cases on the CPU.
+// The kernel cases on the CPU. ATTEND_TEST_INSTRUCTIONS=AVX2|SSE4|BASELINE forbids better instruction sets,
+// so that each is tested on a machine that has all.
 #include <cstdlib>
 #include <memory>
+#include <string>
 
+#include "hwy/targets.h"
 #include "kernels/cpu/cpu_attention.h"
 #include "kernels/cpu/thread_pool.h"
 #include "tests/kernels/runner.h"
@@ -11,6 +14,14 @@ namespace {
 
 class CpuRunner : public Runner {
  public:
+  CpuRunner() {
+    const char* given = std::getenv("ATTEND_TEST_INSTRUCTIONS");
+    const std::string best = given == nullptr ? "" : given;
+    // A lower bit is a better target.
+    if (best == "AVX2") hwy::DisableTargets(HWY_AVX2 - 1);
+    if (best == "SSE4") hwy::DisableTargets(HWY_SSE4 - 1);
+    if (best == "BASELINE") hwy::DisableTargets(HWY_SSE4 | (HWY_SSE4 - 1));
+  }
   absl::Status Run(const Launch& launch, std::span<const Region>) override {
     // An invalid launch has no workspace to speak of.
     if (absl::Status s = CheckLaunch(launch); !s.ok()) return s;
