@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <ctime>
 #include <fstream>
@@ -26,6 +27,9 @@ namespace {
 constexpr int kExitFault = 1;
 constexpr int kExitUsage = 2;
 constexpr long kHealthIntervalNs = 100'000'000;
+// After the drain's own limit: time in which what was cancelled ends. A device that hangs never does, and
+// neither gRPC nor the scheduler lets go of memory that it may still write to.
+constexpr absl::Duration kEndGrace = absl::Seconds(5);
 
 int Refuse(const absl::Status& status, int code) {
   std::fprintf(stderr, "attend-server: %s\n", std::string(status.message()).c_str());
@@ -62,6 +66,21 @@ int AwaitEnd(Server* server, absl::Status* fault) {
   }
 }
 
+// Ends the process, whatever it does, at a second signal or when the time is up.
+void EndProcessIn(absl::Duration limit) {
+  std::thread([limit] {
+    const sigset_t signals = StopSignals();
+    const timespec time = absl::ToTimespec(limit);
+    int again = 0;
+    do {
+      again = sigtimedwait(&signals, nullptr, &time);
+    } while (again < 0 && errno == EINTR);
+    if (again > 0) _exit(128 + again);
+    Log(LogLevel::kError, "stopped: what still ran has not ended in time", {{"all_answered", "false"}});
+    _exit(kExitFault);
+  }).detach();
+}
+
 int Serve(const ServerOptions& options) {
   auto started = Server::Start(options);
   if (!started.ok()) return Refuse(started.status(), kExitFault);
@@ -84,12 +103,9 @@ int Serve(const ServerOptions& options) {
   } else {
     Log(LogLevel::kInfo, "draining", {{"signal", std::string(strsignal(signal))}});
   }
-  std::thread([] {
-    const sigset_t signals = StopSignals();
-    int again = 0;
-    if (sigwait(&signals, &again) == 0) _exit(128 + again);
-  }).detach();
-  const bool whole = server->Drain(signal == 0 ? absl::ZeroDuration() : options.drain_delay);
+  const absl::Duration delay = signal == 0 ? absl::ZeroDuration() : options.drain_delay;
+  EndProcessIn(delay + options.drain_timeout + kEndGrace);
+  const bool whole = server->Drain(delay);
   Log(whole ? LogLevel::kInfo : LogLevel::kWarn, "stopped", {{"all_answered", whole ? "true" : "false"}});
   return whole && signal != 0 ? 0 : kExitFault;
 }

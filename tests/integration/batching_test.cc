@@ -136,6 +136,22 @@ TEST(Batching, ADrainUnderLoadLosesNothingThatWasAccepted) {
   EXPECT_EQ(counts["OK"], answered);
 }
 
+// S13, S14: in bounded time, also where a batch does not end.
+TEST(Batching, ADrainEndsInTimeThoughABatchRunsOn) {
+  const auto server = ServerProcess::Start({"--device=cpu", "--cpu-threads=1", "--drain-timeout=500ms"});
+  ASSERT_NE(server, nullptr);
+  const auto client = StartClient(*server, "long", 1, 1, 1);
+  // Admitted and out of the queue: it runs.
+  for (const absl::Time until = absl::Now() + absl::Seconds(30);
+       server->Metric("attend_queue_bytes").value_or(0) == 0 && absl::Now() < until;) {
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  EXPECT_TRUE(server->AwaitMetric("attend_queue_depth", 0));
+  server->process().Signal(SIGTERM);
+  EXPECT_EQ(server->process().Wait(absl::Seconds(60)), 1) << server->process().Output();
+  EXPECT_THAT(server->process().Output(), testing::HasSubstr("all_answered=false"));
+}
+
 TEST(Batching, KilledClientsLeakNothing) {
   const auto server = ServerProcess::Start({"--device=cpu"});
   ASSERT_NE(server, nullptr);

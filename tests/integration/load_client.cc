@@ -4,6 +4,7 @@
 //   load_client TARGET storm SEED REQUESTS CONCURRENCY    cancels and times out at random
 //   load_client TARGET count SEED REQUESTS CONCURRENCY    no retries; prints what became of each
 //   load_client TARGET hold SEED REQUESTS CONCURRENCY     large requests, until it is killed
+//   load_client TARGET long SEED REQUESTS CONCURRENCY     requests of 10^12 FLOPs
 //   load_client TARGET small SEED REQUESTS CONCURRENCY    small requests
 //
 // Every mode but digest and hold ends with "CODE count" lines; REQUESTS 0 goes on until the server is gone.
@@ -102,6 +103,11 @@ class Load {
       std::thread canceller;
       if (mode_ == "hold") {
         owned = MakeRequest(seed_ + i, {1, 8, 1024, 64}, {1, 8, 1024, 64});
+      } else if (mode_ == "long") {
+        owned = MakeRequest(seed_ + i, {1, 4, 32768, 64}, {1, 4, 32768, 64});
+        owned->request.kernel = attend::Kernel::kFlash;
+        owned->request.causal = attend::Causal::kNone;
+        owned->request.window_left.reset();
       } else if (mode_ == "small") {
         owned = MakeRequest(seed_ + i % 64, {1, 2, 4, 64}, {1, 2, 8, 64});
       } else {
