@@ -1,6 +1,8 @@
+#include "kernels/cuda/variant.h"
+
+#include "kernels/cuda/flash/flash.h"
 #include "kernels/cuda/flash/fp32/flash_fp32.h"
 #include "kernels/cuda/naive/naive.h"
-#include "kernels/cuda/variant.h"
 
 namespace attend::cuda {
 
@@ -9,6 +11,8 @@ std::span<const Variant> Variants() {
       flash_fp32::kVariant,
       naive::kNaiveVariant,
       naive::kOnlineVariant,
+      flash::kDecodeVariant,
+      flash::kPrefillVariant,
   };
   return table;
 }

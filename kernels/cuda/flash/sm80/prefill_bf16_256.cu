@@ -1,0 +1,5 @@
+#include "kernels/cuda/flash/sm80/prefill.cuh"
+
+namespace attend::cuda::flash {
+template cudaError_t LaunchPrefill<__nv_bfloat16, 256>(const FlashArgs&, bool, int, cudaStream_t);
+}  // namespace attend::cuda::flash

@@ -1,0 +1,97 @@
+// How FLASH cuts problems: properties that must hold for every problem, tested without a GPU.
+#include "kernels/cuda/flash/heuristics.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+
+namespace attend::cuda::flash {
+namespace {
+
+Problem ProblemOf(int64_t q_len, int64_t kv_len, int32_t q_heads, int32_t kv_heads) {
+  Problem p;
+  p.q_len = p.q_len_padded = q_len;
+  p.kv_len = p.kv_len_padded = kv_len;
+  p.q_heads = q_heads;
+  p.kv_heads = kv_heads;
+  return p;
+}
+
+Launch LaunchOf(int32_t head_dim, int32_t v_head_dim) {
+  Launch launch;
+  launch.dtype = DataType::kBf16;
+  launch.head_dim = head_dim;
+  launch.v_head_dim = v_head_dim;
+  return launch;
+}
+
+TEST(FlashHeuristicsTest, HeadDimsFallIntoTheSmallestClassThatHoldsBoth) {
+  EXPECT_EQ(HeadDimClass(8, 8), 64);
+  EXPECT_EQ(HeadDimClass(64, 72), 96);
+  EXPECT_EQ(HeadDimClass(104, 64), 128);
+  EXPECT_EQ(HeadDimClass(192, 128), 192);
+  EXPECT_EQ(HeadDimClass(200, 8), 256);
+}
+
+TEST(FlashHeuristicsTest, SplitsCoverEveryVisibleKeyAndNoneIsEmpty) {
+  for (const Path path : {Path::kPrefill, Path::kDecode}) {
+    for (const int32_t dim : {8, 64, 96, 128, 192, 256}) {
+      for (const int64_t q_len : {1, 7, 100, 3000}) {
+        for (const int64_t kv_len : {1, 63, 64, 65, 4096, 100001, 3000000}) {
+          for (const int64_t window : {kUnbounded, int64_t{0}, int64_t{1000}}) {
+            Problem p = ProblemOf(q_len, kv_len, 8, 2);
+            p.causal = Causal::kBottomRight;
+            p.window_left = window;
+            const Launch launch = LaunchOf(dim, dim);
+            const Cut cut = CutProblem(path, launch, p);
+            const TileShape tile = TileOf(path, HeadDimClass(dim, dim), false);
+            const KeyRange visible = VisibleKeys(p, 0, q_len);
+            EXPECT_EQ(cut.keys_begin % tile.keys, 0);
+            EXPECT_EQ(cut.split_keys % tile.keys, 0);
+            EXPECT_GE(cut.row_tiles * tile.rows, PackedRows(p));
+            EXPECT_LT((cut.row_tiles - 1) * tile.rows, PackedRows(p));
+            EXPECT_LE(cut.keys_begin, visible.begin);
+            EXPECT_GE(cut.keys_begin + cut.splits * cut.split_keys, visible.end);
+            if (visible.begin < visible.end) {
+              EXPECT_LT(cut.keys_begin + (cut.splits - 1) * cut.split_keys, visible.end);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(FlashHeuristicsTest, DecodeOfALongSequenceAloneFillsAChip) {
+  for (const int64_t kv_len : {4096, 32768, 131072}) {
+    const Cut cut = CutProblem(Path::kDecode, LaunchOf(128, 128), ProblemOf(1, kv_len, 32, 8));
+    EXPECT_GE(cut.splits * 8, 64) << kv_len;
+  }
+}
+
+TEST(FlashHeuristicsTest, ADecodeSplitReadsBetween64And512KilobytesButForItsTile) {
+  for (const int64_t kv_len : {100, 1000, 10000, 1000000}) {
+    const Cut cut = CutProblem(Path::kDecode, LaunchOf(128, 128), ProblemOf(1, kv_len, 8, 1));
+    EXPECT_LE(cut.split_keys * 512, (512 + 32) << 10) << kv_len;
+    if (cut.splits > 1) {
+      EXPECT_GE(cut.split_keys * 512, 32 << 10) << kv_len;
+    }
+  }
+}
+
+TEST(FlashHeuristicsTest, PrefillThatFillsAChipIsNotSplit) {
+  EXPECT_EQ(CutProblem(Path::kPrefill, LaunchOf(64, 64), ProblemOf(4096, 4096, 8, 8)).splits, 1);
+  EXPECT_GT(CutProblem(Path::kPrefill, LaunchOf(64, 64), ProblemOf(128, 65536, 8, 8)).splits, 4);
+}
+
+TEST(FlashHeuristicsTest, AWindowIsCutByWhatItShows) {
+  Problem p = ProblemOf(1, 1 << 20, 8, 1);
+  p.causal = Causal::kBottomRight;
+  p.window_left = 1023;
+  const Cut cut = CutProblem(Path::kDecode, LaunchOf(128, 128), p);
+  EXPECT_GE(cut.keys_begin, (1 << 20) - 1024 - 64);
+  EXPECT_LE(cut.splits * cut.split_keys, 1024 + 2 * 128);
+}
+
+}  // namespace
+}  // namespace attend::cuda::flash
