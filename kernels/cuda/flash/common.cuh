@@ -9,6 +9,7 @@
 namespace attend::cuda::flash {
 
 inline constexpr unsigned kAllLanes = 0xffffffffu;
+inline constexpr float kLog2E = 1.4426950408889634f;
 
 __device__ inline float MinusInfinity() { return __int_as_float(0xff800000); }
 

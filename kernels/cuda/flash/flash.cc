@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -57,6 +58,8 @@ void SetScoreModifiers(const Problem& p, bool partial, FlashProblem* f) {
   f->sinks = partial ? nullptr : p.sinks;
   f->scale = p.scale;
   f->softcap = p.softcap;
+  f->sign = p.scale > 0 ? 1.0f : p.scale < 0 ? -1.0f : 0.0f;
+  f->unit = HasFeatures(p) || p.scale == 0 ? 1.0f : std::abs(p.scale);
   f->diagonal = p.causal == Causal::kTopLeft ? 0 : p.kv_len - p.q_len;
   // Windows may be near 2^63; no key is further away than all lengths together.
   const int64_t furthest = p.q_len + p.kv_len;
@@ -132,16 +135,18 @@ Grid MakeGrid(Path path, const Launch& launch, std::span<const Problem* const> p
   for (size_t i = 0; i < problems.size(); ++i) {
     const Problem& p = *problems[i];
     const Cut cut = CutProblem(path, launch, p);
-    float *split_out = nullptr, *split_lse = nullptr;
+    float* split_out = nullptr;
+    SplitState* split_states = nullptr;
     const int64_t rows = p.q_len * p.q_heads;
     if (cut.splits > 1) {
       split_out = static_cast<float*>(carver.Device(cut.splits * rows * launch.v_head_dim * int64_t{4}));
-      split_lse = static_cast<float*>(carver.Device(cut.splits * rows * int64_t{4}));
+      split_states = static_cast<SplitState*>(
+          carver.Device(cut.splits * rows * static_cast<int64_t>(sizeof(SplitState))));
     }
     if (!empty_workspace) {
       list[i] = MakeFlashProblem(launch, p, cut);
       list[i].split_out = split_out;
-      list[i].split_lse = split_lse;
+      list[i].split_states = split_states;
       first_cta[i] = static_cast<int32_t>(std::min(grid.ctas, kBlocksMax));
       first_combine_cta[i] = static_cast<int32_t>(std::min(grid.combine_ctas, kBlocksMax));
     }

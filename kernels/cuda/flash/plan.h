@@ -18,6 +18,13 @@ struct TensorView {
   int32_t vectors;  // 1: every row starts on a 16-byte boundary
 };
 
+// The softmax state of one row over the keys of a split: the largest score, and the sum of
+// exp((score - max) * unit). Not an lse: next to a score of 1e5, fp32 has no room for a sum's logarithm.
+struct SplitState {
+  float max;
+  float sum;  // 0: the row sees none of these keys
+};
+
 // Query heads of one KV head are packed into the rows of a tile: row r is token r / group of query head
 // kv_head * group + r % group.
 struct alignas(16) FlashProblem {
@@ -44,6 +51,10 @@ struct alignas(16) FlashProblem {
   int64_t diagonal;                   // query i's diagonal lies at key i + diagonal
   float scale;
   float softcap;  // 0: none
+  // Without score modifiers, kernels leave scores unscaled but for the sign (0 for a scale of 0): the maximum
+  // and the order stay right. Scores times unit are natural. With them scores are natural: unit is 1.
+  float sign;
+  float unit;
   int32_t bias_is_fp32;
   int32_t q_len, kv_len;
   int32_t group;  // query heads per KV head
@@ -56,9 +67,9 @@ struct alignas(16) FlashProblem {
   int32_t keys_begin;  // where split 0 begins: a multiple of the tile's keys
   int32_t kv_heads;
   // Partial states of a problem with several splits: out [splits, kv_heads, q_len * group, v_head_dim],
-  // normalised, and lse [splits, kv_heads, q_len * group].
+  // normalised, and what it was normalised by, [splits, kv_heads, q_len * group].
   float* split_out;
-  float* split_lse;
+  SplitState* split_states;
 };
 static_assert(std::is_trivially_copyable_v<FlashProblem>);
 

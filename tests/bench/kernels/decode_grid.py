@@ -64,14 +64,13 @@ class Decode:
         return self.out
 
 
-def into_pages(x, tokens, generator):
-    """[B, H, L, D] as pages [n, tokens, H, D] in random order, and the table [B, L / tokens]."""
+def into_pages(x, tokens, order):
+    """[B, H, L, D] as pages [n, tokens, H, D], page i of all sequences' at place order[i]."""
     batch, heads, length, dim = x.shape
     pages = x.view(batch, heads, length // tokens, tokens, dim).permute(0, 2, 3, 1, 4).reshape(-1, tokens, heads, dim)
-    order = torch.randperm(pages.shape[0], generator=generator, device=x.device)
-    scattered = torch.empty_like(pages)
+    scattered = torch.empty(pages.shape, device=x.device, dtype=x.dtype)  # contiguous, also where pages is a view
     scattered[order] = pages
-    return scattered, order.to(torch.int32).view(batch, -1)
+    return scattered
 
 
 def backend(which, q, k, v):
@@ -96,12 +95,10 @@ def contenders(args, row, seed):
     q, k, v = (torch.randn(batch, h, n, dim, device="cuda", dtype=torch.bfloat16, generator=generator)
                for h, n in ((q_heads, 1), (kv_heads, length), (kv_heads, length)))
     run = {"ours": Decode(args.kernels, q, k, v, length)}
-    # Pages of K and V in the same places, as caches have them.
-    state = generator.get_state()
-    k_pages, table = into_pages(k, args.pages, generator)
-    generator.set_state(state)
-    v_pages, _ = into_pages(v, args.pages, generator)
-    run["paged"] = Decode(args.kernels, q, k_pages, v_pages, length, table)
+    # K and V of a page lie in the same place of their tensors, as caches have them; pages in random order.
+    order = torch.randperm(batch * length // args.pages, generator=generator, device="cuda")
+    run["paged"] = Decode(args.kernels, q, into_pages(k, args.pages, order), into_pages(v, args.pages, order), length,
+                          order.to(torch.int32))
     if not args.no_peers:
         run["fa2"] = backend(SDPBackend.FLASH_ATTENTION, q, k, v)
         run["cudnn"] = backend(SDPBackend.CUDNN_ATTENTION, q, k, v)

@@ -1,5 +1,10 @@
-// Combines the splits of a problem: out = sum_s w_s * out_s with w_s = exp(lse_s - lse), and
-// lse = log(sum_s exp(lse_s) + exp(sink)), the merge of partial states of kernels/merge.h.
+// Combines the splits of a problem: the merge of partial states of kernels/merge.h, on softmax states
+// (max, sum) instead of their lse.
+//
+//   m = max_s max_s,  w_s = exp((max_s - m) * unit) * sum_s
+//   out = sum_s w_s * out_s / sum_s w_s,  lse = m * unit + log(sum_s w_s)
+//
+// with the sink as one more part that has no output.
 //
 // A CTA combines one row (query token x query head). Its warps share the splits, each adding up every
 // fourth one in order, and their sums are added in order: the result depends on the number of splits alone.
@@ -21,10 +26,24 @@ constexpr int kFloatsPerLane = kHeadDimMax / 32;
 
 // The partial states of one row.
 struct RowParts {
-  const float* lse;
+  const SplitState* states;
   const float* out;
   int64_t stride;  // rows from a split to the next
   int splits;
+  float unit;
+
+  __device__ float Weight(int split, float max) const {
+    const SplitState s = states[split * stride];
+    return exp2f((s.max - max) * unit * kLog2E) * s.sum;
+  }
+};
+
+// Over all parts: max in the scores' own unit (0 if nothing is visible), the factor of the parts' weights,
+// and the natural lse.
+struct RowTotal {
+  float max;
+  float factor;
+  float lse;
 };
 
 __device__ float WarpMax(float x) {
@@ -36,38 +55,46 @@ __device__ float WarpSum(float x) {
   return x;
 }
 
-// The row's lse, over all splits and the sink. The same in every thread.
-__device__ float TotalLse(const RowParts& parts, const float* sink, float (&exchange)[2][kWarps]) {
+// The same in every thread.
+__device__ RowTotal TotalOf(const RowParts& parts, const float* sink, float (&exchange)[2][kWarps]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  float top = sink != nullptr ? *sink : MinusInfinity();
-  for (int s = threadIdx.x; s < parts.splits; s += kThreads) top = fmaxf(top, parts.lse[s * parts.stride]);
-  top = WarpMax(top);
-  if (lane == 0) exchange[0][warp] = top;
+  float max = MinusInfinity();
+  for (int s = threadIdx.x; s < parts.splits; s += kThreads) {
+    max = fmaxf(max, parts.states[s * parts.stride].max);
+  }
+  max = WarpMax(max);
+  if (lane == 0) exchange[0][warp] = max;
   __syncthreads();
-  for (int w = 0; w < kWarps; ++w) top = fmaxf(top, exchange[0][w]);
+  for (int w = 0; w < kWarps; ++w) max = fmaxf(max, exchange[0][w]);
+  // Nothing visible anywhere, unless a NaN among the sums says otherwise.
+  if (max == MinusInfinity()) max = 0.0f;
 
-  // A maximum of -inf: nothing visible anywhere, unless a NaN among the parts says otherwise.
-  const float base = top == MinusInfinity() ? 0.0f : top;
-  float sum = threadIdx.x == 0 && sink != nullptr ? expf(*sink - base) : 0.0f;
-  for (int s = threadIdx.x; s < parts.splits; s += kThreads) sum += expf(parts.lse[s * parts.stride] - base);
+  float sum = 0.0f;
+  for (int s = threadIdx.x; s < parts.splits; s += kThreads) sum += parts.Weight(s, max);
   sum = WarpSum(sum);
   if (lane == 0) exchange[1][warp] = sum;
   __syncthreads();
   sum = 0.0f;
   for (int w = 0; w < kWarps; ++w) sum += exchange[1][w];
-  return sum == 0.0f ? MinusInfinity() : base + logf(sum);
+
+  const float natural = max * parts.unit;
+  if (sum == 0.0f) return {max, 0.0f, sink != nullptr ? *sink : MinusInfinity()};
+  if (sink == nullptr) return {max, 1.0f / sum, natural + logf(sum)};
+  const float top = fmaxf(natural, *sink);
+  const float own = exp2f((natural - top) * kLog2E);
+  const float total = sum * own + exp2f((*sink - top) * kLog2E);
+  return {max, own / total, top + logf(total)};
 }
 
 // Adds up every kWarps-th split, from the warp's own on. Lane l holds columns 4l .. and 128 + 4l ...
-__device__ void AddSplits(float (&sum)[kFloatsPerLane], const RowParts& parts, int dim, float lse) {
+__device__ void AddSplits(float (&sum)[kFloatsPerLane], const RowParts& parts, int dim,
+                          const RowTotal& total) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
   for (int i = 0; i < kFloatsPerLane; ++i) sum[i] = 0.0f;
 #pragma unroll 4
   for (int s = warp; s < parts.splits; s += kWarps) {
-    const float part = parts.lse[s * parts.stride];
-    // Empty parts are all zeros; exp(-inf - -inf) is not.
-    const float weight = part == MinusInfinity() ? 0.0f : expf(part - lse);
+    const float weight = parts.Weight(s, total.max) * total.factor;
     const float* row = parts.out + s * parts.stride * dim;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -98,14 +125,14 @@ __global__ void __launch_bounds__(kThreads) CombineKernel(const __grid_constant_
   const int kv_head = cta / rows, row = cta % rows;
   const int token = row / p.group, head = kv_head * p.group + row % p.group;
   const int dim = p.v.dim;
-  const RowParts parts{p.split_lse + cta, p.split_out + int64_t{cta} * dim, int64_t{p.kv_heads} * rows,
-                       p.splits};
+  const RowParts parts{p.split_states + cta, p.split_out + int64_t{cta} * dim, int64_t{p.kv_heads} * rows,
+                       p.splits, p.unit};
 
   __shared__ float exchange[2][kWarps];
   __shared__ float sums[kWarps][kHeadDimMax];
-  const float lse = TotalLse(parts, p.sinks != nullptr ? p.sinks + head : nullptr, exchange);
+  const RowTotal total = TotalOf(parts, p.sinks != nullptr ? p.sinks + head : nullptr, exchange);
   float sum[kFloatsPerLane];
-  AddSplits(sum, parts, dim, lse);
+  AddSplits(sum, parts, dim, total);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
   for (int i = 0; i < kFloatsPerLane; ++i) sums[warp][i / 4 * 128 + lane * 4 + i % 4] = sum[i];
@@ -117,7 +144,7 @@ __global__ void __launch_bounds__(kThreads) CombineKernel(const __grid_constant_
     for (int w = 0; w < kWarps; ++w) x += sums[w][column];
     out[column] = T(x);
   }
-  if (threadIdx.x == 0 && p.lse != nullptr) p.lse[head * p.lse_head_stride + token] = lse;
+  if (threadIdx.x == 0 && p.lse != nullptr) p.lse[head * p.lse_head_stride + token] = total.lse;
 }
 
 }  // namespace

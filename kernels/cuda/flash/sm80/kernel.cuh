@@ -50,7 +50,7 @@ __device__ inline KeySource SourceOf(const FlashProblem& p, const TensorView& t,
           t.vectors};
 }
 
-template <typename Tile, bool kFeatures>
+template <typename Tile>
 __device__ inline void FindWork(const FlashArgs& args, Shared<Tile>& shared) {
   const int32_t* first_cta = args.first_cta != nullptr ? args.first_cta : args.inline_first_cta;
   const FlashProblem* problems = args.problems != nullptr ? args.problems : args.inline_problems;
@@ -90,8 +90,7 @@ __device__ inline void FindWork(const FlashArgs& args, Shared<Tile>& shared) {
   work.full_end = min(work.key_end, LastKeyEnd(p, first));
   work.first_key = work.key_begin / Tile::kKeys * Tile::kKeys;
   work.key_tiles = max(0, (work.key_end - work.first_key + Tile::kKeys - 1) / Tile::kKeys);
-  work.sign = p.scale > 0 ? 1.0f : p.scale < 0 ? -1.0f : 0.0f;
-  work.unit = kFeatures || p.scale == 0 ? 1.0f : fabsf(p.scale);
+  work.split_row = (int64_t{work.split} * p.kv_heads + work.kv_head) * rows + work.row_begin;
   if (threadIdx.x == 0) shared.work = work;
   __syncthreads();
 }
@@ -187,6 +186,7 @@ template <typename T, typename Tile, bool kFeatures>
 __device__ inline void RunPass(OutFragments<Tile>& out, Softmax<Tile>& state, Shared<Tile>& shared, Pass pass,
                                const Lane<Tile>& at) {
   const CtaWork& work = shared.work;
+  const FlashProblem& p = shared.problem;
   const bool marks = pass == Pass::kPlus || pass == Pass::kMinus;
   if (!marks) state.Reset();
 #pragma unroll
@@ -219,14 +219,14 @@ __device__ inline void RunPass(OutFragments<Tile>& out, Softmax<Tile>& state, Sh
     const int key0 = work.first_key + tile * Tile::kKeys;
     if constexpr (kFeatures) {
       Modify<T, Tile>(s, shared, at, key0);
-    } else if (work.sign != 1.0f) {
-      ApplySign<Tile>(s, work.sign);
+    } else if (p.sign != 1.0f) {
+      ApplySign<Tile>(s, p.sign);
     }
     if (key0 < work.full_begin || key0 + Tile::kKeys > work.full_end) MaskRange<Tile>(s, shared, at, key0);
     if (marks) {
       MarkVisible<Tile>(s);
     } else {
-      state.Update(s, out, work.unit * kLog2E);
+      state.Update(s, out, p.unit * kLog2E);
     }
 
     WaitForTile(shared, 2 * tile + 1, slot);
@@ -249,12 +249,10 @@ __device__ inline OutRow<O> RowOfOut(const FlashProblem& p, int token, int head)
 template <typename T, typename Tile>
 __device__ inline bool WriteTile(const Shared<Tile>& shared, Pass pass, bool partial) {
   const FlashProblem& p = shared.problem;
-  const CtaWork& work = shared.work;
   if (p.splits > 1) {
-    const int64_t rows = int64_t{p.q_len} * p.group;
-    const int64_t first = (int64_t{work.split} * p.kv_heads + work.kv_head) * rows + work.row_begin;
+    const int64_t first = shared.work.split_row;
     return WriteRows<Tile, float>(shared, pass, [&](int row) {
-      return OutRow<float>{p.split_out + (first + row) * p.v.dim, p.split_lse + first + row, true};
+      return OutRow<float>{p.split_out + (first + row) * p.v.dim, nullptr, true};
     });
   }
   if (partial) {
@@ -297,7 +295,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm)
 #endif
   extern __shared__ __align__(128) unsigned char raw[];
   Shared<Tile>& shared = *reinterpret_cast<Shared<Tile>*>(raw);
-  FindWork<Tile, kFeatures>(args, shared);
+  FindWork<Tile>(args, shared);
   const bool partial = args.partial != 0;
   for (Pass pass = Pass::kPlain;; pass = static_cast<Pass>(static_cast<int>(pass) + 1)) {
     const bool nan = RunAndWrite<T, Tile, kFeatures>(shared, pass, partial);

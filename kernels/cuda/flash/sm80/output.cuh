@@ -46,13 +46,14 @@ __device__ inline RowScale ScaleOf(float warp_max, float max, float sum, float u
   return {own / total, top + logf(total)};
 }
 
-// Shares the key warps' softmax states, and gives each thread the factors of its rows; writes row_lse.
+// Shares the key warps' softmax states, and gives each thread the factors of its rows; writes row_lse
+// and the states of a split.
 template <typename Tile>
 __device__ inline void FinishSoftmax(Softmax<Tile>& state, float (&scale)[2 * Tile::kRowTiles],
                                      Shared<Tile>& shared, const Lane<Tile>& at) {
-  const float unit = shared.work.unit;
-  // Splits leave the sinks to the kernel that combines them.
-  const float* sinks = shared.problem.splits == 1 ? shared.problem.sinks : nullptr;
+  const FlashProblem& p = shared.problem;
+  const float unit = p.unit;
+  const bool split = p.splits > 1;  // sinks are left to the kernel that combines splits
 #pragma unroll
   for (int r = 0; r < 2 * Tile::kRowTiles; ++r) {
     state.sum[r] = QuadSum(state.sum[r]);
@@ -75,10 +76,13 @@ __device__ inline void FinishSoftmax(Softmax<Tile>& state, float (&scale)[2 * Ti
         sum += shared.warp_sum[w][row] * weight;
       }
     }
-    const bool sink = sinks != nullptr && shared.row_token[row] >= 0;
-    const RowScale f = ScaleOf(state.max[r], max, sum, unit, sink ? sinks + shared.row_head[row] : nullptr);
+    const bool exists = shared.row_token[row] >= 0;
+    const bool sink = p.sinks != nullptr && exists && !split;
+    const RowScale f = ScaleOf(state.max[r], max, sum, unit, sink ? p.sinks + shared.row_head[row] : nullptr);
     scale[r] = f.scale;
-    if (at.lane % 4 == 0 && at.key_warp == 0) shared.row_lse[row] = f.lse;
+    if (at.lane % 4 != 0 || at.key_warp != 0) continue;
+    shared.row_lse[row] = split ? sum : f.lse;
+    if (split && exists) p.split_states[shared.work.split_row + row] = {max, sum};
   }
 }
 

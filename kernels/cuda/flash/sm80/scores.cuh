@@ -17,8 +17,6 @@
 
 namespace attend::cuda::flash {
 
-inline constexpr float kLog2E = 1.4426950408889634f;
-
 __device__ inline float QuadMax(float x) {
   x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
   return fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));

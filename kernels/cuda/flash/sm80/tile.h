@@ -50,10 +50,7 @@ struct CtaWork {
   int key_begin, key_end;    // keys that some row of the tile sees, within the split
   int full_begin, full_end;  // those that every row sees
   int first_key, key_tiles;  // tiles of keys, from a multiple of kKeys on
-  // Kernels without features leave scores unscaled but for the sign (0 for a scale of 0): the maximum and
-  // the order stay right. Scores times unit are natural.
-  float sign;
-  float unit;
+  int64_t split_row;         // of the first packed row, in the partial states
 };
 
 // The K or V of one KV head. Both 16-bit types are copied as they lie.
@@ -78,7 +75,7 @@ struct Shared {
   int32_t row_token[Tile::kRows];  // -1: no such row
   int32_t row_head[Tile::kRows];
   int32_t row_begin[Tile::kRows], row_end[Tile::kRows];  // keys that the row sees by causal and window
-  float row_lse[Tile::kRows];
+  float row_lse[Tile::kRows];                            // of a split: the sum
   // Softmax states that the key warps exchange at the end; a lone one has nothing to exchange.
   float warp_max[Tile::kKeyWarps][Tile::kKeyWarps > 1 ? Tile::kRows : 1];
   float warp_sum[Tile::kKeyWarps][Tile::kKeyWarps > 1 ? Tile::kRows : 1];
