@@ -1,5 +1,5 @@
-// Decode behind a C interface for decode_grid.py: one query token for each sequence against its K and V, dense
-// or in pages, in device memory.
+// Decode behind a C interface for decode_grid.py: one query token for each sequence against its K and V,
+// dense or in pages, in device memory.
 #include <cstdint>
 #include <cstdio>
 #include <vector>
@@ -15,8 +15,8 @@ struct AttendDecodeCall {
   int32_t page_tokens;  // 0: dense
   float scale;
   int64_t batch, q_len, kv_len;
-  const void* q;              // [batch, q_heads, q_len, head_dim]
-  const void *k, *v;          // dense: [batch, kv_heads, kv_len, head_dim]; [pages, tokens, kv_heads, head_dim]
+  const void* q;      // [batch, q_heads, q_len, head_dim]
+  const void *k, *v;  // dense: [batch, kv_heads, kv_len, head_dim]; [pages, tokens, kv_heads, head_dim]
   const int32_t* page_table;  // [batch, ceil(kv_len / page_tokens)]
   void* out;                  // as q
   void *device_workspace, *host_workspace;

@@ -287,7 +287,7 @@ __device__ inline bool RunAndWrite(Shared<Tile>& shared, Pass pass, bool partial
 }
 
 template <typename T, typename Tile, bool kFeatures>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm)
+__global__ void __launch_bounds__(Tile::kThreads, kFeatures ? 2 : Tile::kBlocksPerSm)
     FlashKernel(const __grid_constant__ FlashArgs args) {
 #if __CUDA_ARCH__ >= 900
   // Lets the kernel that combines splits take its place early; it waits for this one's results by itself.

@@ -46,38 +46,51 @@ __device__ inline void LoadKeys(unsigned char* slot, const KeySource& source, in
   constexpr int kLanes = kChunks & -kChunks;  // threads side by side in a row: the largest power of two
   constexpr int kRowStep = Tile::kThreads / kLanes;
   static_assert(Tile::kKeys % kRowStep == 0);
-  const bool one_page = source.page_table == nullptr || (1 << source.page_shift) >= Tile::kKeys;
   const int row0 = threadIdx.x / kLanes, chunk0 = threadIdx.x % kLanes;
-  if (source.vectors && one_page) {
+  if (!source.vectors) {
+    for (int index = threadIdx.x; index < Tile::kKeys * kChunks; index += Tile::kThreads) {
+      const int row = index / kChunks, chunk = index % kChunks;
+      const bool valid = key0 + row >= begin && key0 + row < end && chunk * 8 < source.dim;
+      CopyChunkSlowly(slot + ChunkOffset<Tile::kHeadDim>(row, chunk),
+                      valid ? KeyRow(source, key0 + row) + chunk * 8 : source.base, valid);
+    }
+    return;
+  }
+  const uint32_t shared = SharedAddress(slot);
+  const auto copy_row = [&](int row, const uint16_t* from) {
+    const bool exists = key0 + row >= begin && key0 + row < end;
+#pragma unroll
+    for (int chunk = chunk0; chunk < kChunks; chunk += kLanes) {
+      CopyAsync16(shared + ChunkOffset<Tile::kHeadDim>(row, chunk), from + chunk * 8,
+                  exists && chunk * 8 < source.dim);
+    }
+  };
+  const bool one_page = source.page_table == nullptr || (1 << source.page_shift) >= Tile::kKeys;
+  const int anchor = max(key0, begin);
+  if (one_page) {
     // One row's address gives them all.
-    const int anchor = max(key0, begin);
-    const uint16_t* from = KeyRow(source, anchor) + (key0 + row0 - anchor) * source.token_stride + chunk0 * 8;
+    const uint16_t* from = KeyRow(source, anchor) + (key0 + row0 - anchor) * source.token_stride;
     const int64_t step = kRowStep * source.token_stride;
-    const uint32_t shared = SharedAddress(slot);
 #pragma unroll
     for (int i = 0; i < Tile::kKeys / kRowStep; ++i) {
-      const int row = row0 + i * kRowStep;
-      const bool exists = key0 + row >= begin && key0 + row < end;
-#pragma unroll
-      for (int chunk = chunk0; chunk < kChunks; chunk += kLanes) {
-        CopyAsync16(shared + ChunkOffset<Tile::kHeadDim>(row, chunk), from + (chunk - chunk0) * 8,
-                    exists && chunk * 8 < source.dim);
-      }
+      copy_row(row0 + i * kRowStep, from);
       from += step;
     }
     return;
   }
-#pragma unroll 4
-  for (int index = threadIdx.x; index < Tile::kKeys * kChunks; index += Tile::kThreads) {
-    const int row = index / kChunks, chunk = index % kChunks;
-    const int key = key0 + row;
-    const bool valid = key >= begin && key < end && chunk * 8 < source.dim;
-    const uint16_t* from = valid ? KeyRow(source, key) + chunk * 8 : source.base;
-    unsigned char* to = slot + ChunkOffset<Tile::kHeadDim>(row, chunk);
-    if (source.vectors) {
-      CopyAsync16(SharedAddress(to), from, valid);
-    } else {
-      CopyChunkSlowly(to, from, valid);
+  // Several pages: look a few rows up before copying any, so that the lookups overlap. Entries of pages that
+  // hold no key of the range are not read.
+  constexpr int kLookups = 4;
+#pragma unroll
+  for (int i = 0; i < Tile::kKeys / kRowStep; i += kLookups) {
+    const uint16_t* from[kLookups];
+#pragma unroll
+    for (int j = 0; j < kLookups; ++j) {
+      from[j] = KeyRow(source, min(max(key0 + row0 + (i + j) * kRowStep, anchor), end - 1));
+    }
+#pragma unroll
+    for (int j = 0; j < kLookups; ++j) {
+      if ((i + j) * kRowStep < Tile::kKeys) copy_row(row0 + (i + j) * kRowStep, from[j]);
     }
   }
 }
