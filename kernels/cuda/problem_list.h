@@ -27,6 +27,7 @@ struct ProblemItem {
   // What a kernel makes of them: where the problem's part of the workspace begins, say.
   int64_t offset = 0;
   int64_t row_offset = 0;
+  int64_t tile_offset = 0;
 };
 
 struct ProblemList {

@@ -1,5 +1,7 @@
 #include "kernels/cuda/naive/matrices.h"
 
+#include "kernels/cuda/flash/fp32/flash_fp32.h"
+
 namespace attend::cuda::naive {
 namespace {
 
@@ -7,12 +9,12 @@ int64_t Divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t Blocks(const Launch& launch, const Problem& p, Walk walk) {
   switch (walk) {
-    case Walk::kScoreTiles:
-      return p.q_heads * Divide(p.q_len, kScoreTileRows) * Divide(ScoreStride(p), kScoreTileKeys);
+    case Walk::kScoreStrips:
+      return p.q_heads * Divide(p.q_len, ScoreRows(launch)) * Divide(p.kv_len, StripKeys(p.kv_len));
     case Walk::kRowGroups:
       return Divide(p.q_heads * p.q_len, RowsPerBlock(ScoreStride(p)));
     case Walk::kOutTiles:
-      return p.q_heads * Divide(p.q_len, OutTileRows(launch.v_head_dim));
+      return p.q_heads * Divide(p.q_len, OutRows(launch));
   }
   return 0;
 }
@@ -40,10 +42,13 @@ Matrices Open(const Launch& launch, Carver& carver) {
 
 absl::Status MakeWorkList(const Launch& launch, Walk walk, Carver& carver, Stream stream, WorkList* work) {
   MatrixSizes before;
+  int64_t tile_bytes = 0;
   auto fill = [&](size_t, ProblemItem& item) {
     const Problem& p = item.problem;
     item.offset = before.scores;
     item.row_offset = before.rows;
+    item.tile_offset = tile_bytes;
+    if (launch.dtype == DataType::kFp32) tile_bytes += flash_fp32::SplitBytes(launch, p);
     const int64_t rows = p.q_heads * p.q_len;
     before.rows += rows;
     before.scores += rows * ScoreStride(p);

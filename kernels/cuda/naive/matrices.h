@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/attention.h"
+#include "kernels/cuda/flash/fp32/tile.h"
 #include "kernels/cuda/problem_list.h"
 
 namespace attend::cuda::naive {
@@ -21,6 +22,7 @@ struct Matrices {
   float* scores = nullptr;
   float* row_max = nullptr;
   float* row_sum = nullptr;
+  const char* tiles = nullptr;  // fp32: k and v split (flash/fp32), from the item's tile_offset on
 };
 
 struct MatrixSizes {
@@ -29,7 +31,7 @@ struct MatrixSizes {
 };
 MatrixSizes SizesOf(const Launch& launch);
 
-// Workspace of Open and the kernels below: what one launch carves in all.
+// Carves them, tiles not included.
 Matrices Open(const Launch& launch, Carver& carver);
 
 // Each kernel finds its work in a list of its own; the passes over rows share one.
@@ -40,7 +42,7 @@ struct WorkList {
 };
 
 // Blocks of 256 threads. kRowGroups: a warp to a row, or a block to a long one.
-enum class Walk : uint8_t { kScoreTiles, kRowGroups, kOutTiles };
+enum class Walk : uint8_t { kScoreStrips, kRowGroups, kOutTiles };
 absl::Status MakeWorkList(const Launch& launch, Walk walk, Carver& carver, Stream stream, WorkList* work);
 
 // scores = the modified scores, -inf where a row may not see a key.
@@ -61,12 +63,16 @@ absl::Status EnqueuePass(const Launch& launch, Pass pass, const WorkList& work, 
 absl::Status EnqueueWeightedSum(const Launch& launch, bool form_weights, const WorkList& work,
                                 const Matrices& m, Stream stream);
 
-// Query rows of a block of EnqueueWeightedSum.
-constexpr int64_t OutTileRows(int32_t v_head_dim) {
-  return v_head_dim <= 64 ? 128 : v_head_dim <= 128 ? 64 : 32;
+// Query rows of a block of EnqueueScores and of EnqueueWeightedSum.
+constexpr int64_t ScoreRows(const Launch& launch) {
+  return launch.dtype == DataType::kFp32 && flash_fp32::PaddedDim(launch) > 64 ? 64 : 128;
 }
-inline constexpr int64_t kScoreTileRows = 128;
-inline constexpr int64_t kScoreTileKeys = 64;
+constexpr int64_t OutRows(const Launch& launch) {
+  return launch.dtype == DataType::kFp32 && flash_fp32::PaddedDim(launch) <= 64 ? 128 : 64;
+}
+// Keys that a block of EnqueueScores walks: enough blocks for a GPU where keys are few, and few loads of q
+// where they are many.
+constexpr int64_t StripKeys(int64_t kv_len) { return kv_len <= 512 ? 64 : kv_len <= 1024 ? 128 : 512; }
 // Rows that a block of EnqueuePass takes: 8 short ones, or one.
 constexpr int64_t RowsPerBlock(int64_t score_stride) { return score_stride <= 1024 ? 8 : 1; }
 

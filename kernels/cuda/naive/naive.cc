@@ -1,31 +1,37 @@
 #include "kernels/cuda/naive/naive.h"
 
+#include "kernels/cuda/flash/fp32/flash_fp32.h"
 #include "kernels/cuda/naive/matrices.h"
 #include "kernels/cuda/problem_list.h"
 
 namespace attend::cuda::naive {
 namespace {
 
-// Both carve the matrices and the lists of their three kinds of kernels.
+// Both carve the matrices, the lists of their three kinds of kernels, and in fp32 the split k and v.
+int64_t Lists(const Launch& launch) { return launch.dtype == DataType::kFp32 ? 4 : 3; }
 int64_t DeviceWorkspaceBytes(const Launch& launch, const DeviceProperties&) {
   Carver carver{Workspace{}};
   Open(launch, carver);
-  return carver.device_bytes() + 3 * AlignWorkspace(WorkList::Bytes(launch));
+  const int64_t lists = Lists(launch) * AlignWorkspace(WorkList::Bytes(launch));
+  const int64_t split = launch.dtype == DataType::kFp32 ? flash_fp32::SplitBytes(launch) : 0;
+  return carver.device_bytes() + lists + AlignWorkspace(split);
 }
 int64_t HostWorkspaceBytes(const Launch& launch, const DeviceProperties&) {
-  return 3 * AlignWorkspace(WorkList::Bytes(launch));
+  return Lists(launch) * AlignWorkspace(WorkList::Bytes(launch));
 }
 TileShape Tile(const Launch& launch, const DeviceProperties&) {
-  return TileShape{static_cast<int32_t>(OutTileRows(launch.v_head_dim)),
-                   static_cast<int32_t>(kScoreTileKeys)};
+  return TileShape{static_cast<int32_t>(OutRows(launch)), 64};
 }
 
 absl::Status Run(const Launch& launch, std::span<const Pass> passes, bool form_weights,
                  const Workspace& workspace, Stream stream) {
   Carver carver(workspace);
-  const Matrices m = Open(launch, carver);
+  Matrices m = Open(launch, carver);
+  if (launch.dtype == DataType::kFp32) {
+    if (auto s = flash_fp32::EnqueueSplit(launch, carver, stream, &m.tiles); !s.ok()) return s;
+  }
   WorkList work;
-  if (auto s = MakeWorkList(launch, Walk::kScoreTiles, carver, stream, &work); !s.ok()) return s;
+  if (auto s = MakeWorkList(launch, Walk::kScoreStrips, carver, stream, &work); !s.ok()) return s;
   if (auto s = EnqueueScores(launch, work, m, stream); !s.ok()) return s;
   if (auto s = MakeWorkList(launch, Walk::kRowGroups, carver, stream, &work); !s.ok()) return s;
   for (const Pass pass : passes) {

@@ -20,13 +20,6 @@ Sizes SizesOf(const Launch& launch) {
 
 int64_t KeyTiles(const Problem& p, const Sizes& sizes) { return p.kv_heads * Divide(p.kv_len, sizes.keys); }
 
-int64_t TileBytes(const Launch& launch) {
-  const Sizes sizes = SizesOf(launch);
-  int64_t tiles = 0;
-  for (const Problem& p : launch.problems) tiles += KeyTiles(p, sizes);
-  return tiles * sizes.bytes;
-}
-
 bool Supports(const Launch& launch, const Problem& p, const DeviceProperties& device) {
   // Rows and keys are counted in 32 bits inside a head; no GPU holds longer ones.
   constexpr int64_t kLengthMax = int64_t{1} << 30;
@@ -35,7 +28,7 @@ bool Supports(const Launch& launch, const Problem& p, const DeviceProperties& de
 }
 
 int64_t DeviceWorkspaceBytes(const Launch& launch, const DeviceProperties&) {
-  return AlignWorkspace(TileBytes(launch)) + 2 * AlignWorkspace(ListBytes(launch.problems.size()));
+  return AlignWorkspace(SplitBytes(launch)) + 2 * AlignWorkspace(ListBytes(launch.problems.size()));
 }
 int64_t HostWorkspaceBytes(const Launch& launch, const DeviceProperties&) {
   return 2 * AlignWorkspace(ListBytes(launch.problems.size()));
@@ -49,25 +42,21 @@ absl::Status Enqueue(const Launch& launch, const DeviceProperties&, const Worksp
                      Stream stream) {
   const Sizes sizes = SizesOf(launch);
   Carver carver(workspace);
-  void* tiles = carver.Device(TileBytes(launch));
+  const char* tiles = nullptr;
+  if (auto s = EnqueueSplit(launch, carver, stream, &tiles); !s.ok()) return s;
   ProblemList list;
-  int64_t blocks = 0;
-  for (const bool split : {true, false}) {
-    int64_t offset = 0;
-    auto fill = [&](size_t, ProblemItem& item) {
-      const Problem& p = item.problem;
-      item.offset = offset;
-      offset += KeyTiles(p, sizes) * sizes.bytes;
-      return split ? KeyTiles(p, sizes) : p.q_heads * Divide(p.q_len, sizes.rows);
-    };
-    const int64_t bytes = ListBytes(launch.problems.size());
-    if (auto s =
-            MakeList(launch.problems, fill, carver.Device(bytes), carver.Host(bytes), stream, &list, &blocks);
-        !s.ok()) {
-      return s;
-    }
-    if (!split) break;
-    if (auto s = EnqueueSplit(launch, list, blocks, tiles, stream); !s.ok()) return s;
+  int64_t blocks = 0, offset = 0;
+  auto fill = [&](size_t, ProblemItem& item) {
+    const Problem& p = item.problem;
+    item.offset = offset;
+    offset += SplitBytes(launch, p);
+    return p.q_heads * Divide(p.q_len, sizes.rows);
+  };
+  const int64_t bytes = ListBytes(launch.problems.size());
+  if (auto s =
+          MakeList(launch.problems, fill, carver.Device(bytes), carver.Host(bytes), stream, &list, &blocks);
+      !s.ok()) {
+    return s;
   }
   switch (PaddedDim(launch)) {
     case 64:
@@ -80,6 +69,17 @@ absl::Status Enqueue(const Launch& launch, const DeviceProperties&, const Worksp
 }
 
 }  // namespace
+
+int64_t SplitBytes(const Launch& launch, const Problem& p) {
+  const Sizes sizes = SizesOf(launch);
+  return KeyTiles(p, sizes) * sizes.bytes;
+}
+
+int64_t SplitBytes(const Launch& launch) {
+  int64_t bytes = 0;
+  for (const Problem& p : launch.problems) bytes += SplitBytes(launch, p);
+  return bytes;
+}
 
 const Variant kVariant = {
     .name = "flash_fp32",

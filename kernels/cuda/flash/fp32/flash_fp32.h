@@ -11,13 +11,17 @@ namespace attend::cuda::flash_fp32 {
 // For variants.cc.
 extern const Variant kVariant;
 
-// The two kernels. tiles: what the first writes and the second reads, each problem's from its item's offset
-// on.
-absl::Status EnqueueSplit(const Launch& launch, const ProblemList& list, int64_t blocks, void* tiles,
-                          Stream stream);
+// The first kernel: k and v of every problem, split into tiles of so many bytes in all; NAIVE and ONLINE
+// multiply by the same tiles. Carves the tiles and a list.
+int64_t SplitBytes(const Launch& launch);
+// Of one problem: problems' tiles follow each other.
+int64_t SplitBytes(const Launch& launch, const Problem& problem);
+absl::Status EnqueueSplit(const Launch& launch, Carver& carver, Stream stream, const char** tiles);
+
+// The second, over these tiles; each problem's begin at its item's offset.
 // kDim: PaddedDim(launch).
 template <int kDim>
-absl::Status EnqueueFlash(const Launch& launch, const ProblemList& list, int64_t blocks, const void* tiles,
+absl::Status EnqueueFlash(const Launch& launch, const ProblemList& list, int64_t blocks, const char* tiles,
                           Stream stream);
 
 }  // namespace attend::cuda::flash_fp32

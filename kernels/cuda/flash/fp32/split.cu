@@ -123,30 +123,40 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <int kDim>
-void LaunchSplit(const Launch& launch, const ProblemList& list, int64_t blocks, void* tiles,
-                 cudaStream_t stream) {
-  SplitKernel<kDim><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-      list, static_cast<char*>(tiles), launch.head_dim, launch.v_head_dim);
+absl::Status LaunchSplit(const Launch& launch, Carver& carver, char* tiles, Stream stream) {
+  ProblemList list;
+  int64_t blocks = 0, offset = 0;
+  auto fill = [&](size_t, ProblemItem& item) {
+    item.offset = offset;
+    const int64_t bytes = SplitBytes(launch, item.problem);
+    offset += bytes;
+    return bytes / Tile<kDim>::kBytes;
+  };
+  const int64_t bytes = ListBytes(launch.problems.size());
+  if (auto s =
+          MakeList(launch.problems, fill, carver.Device(bytes), carver.Host(bytes), stream, &list, &blocks);
+      !s.ok()) {
+    return s;
+  }
+  SplitKernel<kDim><<<static_cast<unsigned>(blocks), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+      list, tiles, launch.head_dim, launch.v_head_dim);
+  ATTEND_CUDA_RETURN_IF_ERROR(cudaGetLastError());
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::Status EnqueueSplit(const Launch& launch, const ProblemList& list, int64_t blocks, void* tiles,
-                          Stream stream) {
-  const cudaStream_t s = static_cast<cudaStream_t>(stream);
+absl::Status EnqueueSplit(const Launch& launch, Carver& carver, Stream stream, const char** tiles) {
+  char* to = static_cast<char*>(carver.Device(SplitBytes(launch)));
+  *tiles = to;
   switch (PaddedDim(launch)) {
     case 64:
-      LaunchSplit<64>(launch, list, blocks, tiles, s);
-      break;
+      return LaunchSplit<64>(launch, carver, to, stream);
     case 128:
-      LaunchSplit<128>(launch, list, blocks, tiles, s);
-      break;
+      return LaunchSplit<128>(launch, carver, to, stream);
     default:
-      LaunchSplit<256>(launch, list, blocks, tiles, s);
-      break;
+      return LaunchSplit<256>(launch, carver, to, stream);
   }
-  ATTEND_CUDA_RETURN_IF_ERROR(cudaGetLastError());
-  return absl::OkStatus();
 }
 
 }  // namespace attend::cuda::flash_fp32

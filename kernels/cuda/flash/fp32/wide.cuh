@@ -27,7 +27,8 @@ struct WideRows {
 __device__ inline float At(const float* row, int i) { return row == nullptr ? 0.0f : row[i]; }
 
 // s = q · k of the 8 keys from key0 on.
-__device__ __noinline__ inline void WideScores(const WideRows& rows, int64_t key0, int32_t head_dim, float (&s)[4]) {
+__device__ __noinline__ inline void WideScores(const WideRows& rows, int64_t key0, int32_t head_dim,
+                                               float (&s)[4]) {
   const Problem& p = *rows.problem;
   const int lane = threadIdx.x % 32, t = lane % 4;
   const int64_t key = key0 + lane / 4;
