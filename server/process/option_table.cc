@@ -38,7 +38,8 @@ constexpr OptionRow kTable[] = {
     {"response-bytes-max", "Bounds", K::kBytes, &O::response_bytes_max, 1024, nullptr,
      "largest reply message; at most 2 GiB - 1"},
     {"receive-bytes-max", "Bounds", K::kBytes, &O::receive_bytes_max, 0, nullptr,
-     "bytes of requests being received; others wait in flow control; 0: an eighth of the memory"},
+     "bytes of requests being received, an eighth of them kept for small ones; others wait in flow control; "
+     "0: an eighth of the memory"},
     {"unannounced-request-bytes", "Bounds", K::kBytes, &O::unannounced_request_bytes, 1024, nullptr,
      "size assumed of a request without attend-request-bytes metadata until it has arrived"},
     {"host-bytes-max", "Bounds", K::kBytes, &O::host_bytes_max, 0, nullptr,
