@@ -94,7 +94,9 @@ TEST(Leaks, SmallRequestsLeaveResidentMemoryFlat) {
   std::printf("resident after %lld requests: %.1f MiB, before them %.1f MiB\n",
               static_cast<long long>(requests), static_cast<double>(after) / kMebibyte,
               static_cast<double>(before) / kMebibyte);
-  EXPECT_LT(after - before, 8 * kMebibyte);
+  // A kilobyte kept of each call would be 30 MiB. What threads that gRPC adds under contention touch of their
+  // heaps is some hundred kilobytes each, whatever the number of requests.
+  EXPECT_LT(after - before, 16 * kMebibyte);
   EXPECT_EQ(WaitUntilIdle(server.metrics_port()), "");
 }
 
