@@ -1,5 +1,7 @@
 #include "server/process/call_registry.h"
 
+#include <algorithm>
+
 #include "absl/time/clock.h"
 
 namespace attend::server {
@@ -18,7 +20,10 @@ CallRegistry::~CallRegistry() {
 
 bool CallRegistry::Add(Member* member, Handle* handle) {
   absl::MutexLock lock(&mutex_);
-  if (closed_ || static_cast<int64_t>(members_.size()) >= members_max_) return false;
+  if (closed_ || static_cast<int64_t>(members_.size()) >= members_max_) {
+    last_refused_ = absl::Now();
+    return false;
+  }
   *handle = members_.insert(members_.end(), member);
   return true;
 }
@@ -51,6 +56,20 @@ bool CallRegistry::AwaitEmpty(absl::Duration limit) {
     if (emptied_.WaitWithDeadline(&mutex_, until)) return members_.empty();
   }
   return true;
+}
+
+void CallRegistry::AwaitQuiet(absl::Duration quiet, absl::Duration limit) {
+  const absl::Time start = absl::Now();
+  while (true) {
+    absl::Time next;
+    {
+      absl::MutexLock lock(&mutex_);
+      next = std::min(std::max(last_refused_, start) + quiet, start + limit);
+    }
+    const absl::Time now = absl::Now();
+    if (next <= now) return;
+    absl::SleepFor(next - now);
+  }
 }
 
 void CallRegistry::Sweep(absl::Duration interval) {

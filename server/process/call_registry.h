@@ -38,6 +38,8 @@ class CallRegistry {
   int64_t size() const;
   // Waits until no member is left; false if the time is up first.
   bool AwaitEmpty(absl::Duration limit);
+  // Waits until Add has refused nobody for `quiet`; at most limit.
+  void AwaitQuiet(absl::Duration quiet, absl::Duration limit);
 
  private:
   void Sweep(absl::Duration interval);
@@ -49,6 +51,7 @@ class CallRegistry {
   absl::CondVar emptied_ ABSL_GUARDED_BY(mutex_);
   absl::CondVar stop_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time last_refused_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::list<Member*> members_ ABSL_GUARDED_BY(mutex_);
   std::thread sweeper_;

@@ -30,12 +30,24 @@ namespace attend::server {
 namespace {
 
 constexpr char kAttentionService[] = "attend.v1.AttentionService";
+// A drain ends its refusals when no call has come for the first, or after the second.
+constexpr absl::Duration kQuiet = absl::Milliseconds(100);
+constexpr absl::Duration kQuietMax = absl::Seconds(2);
 constexpr absl::Duration kSweepInterval = absl::Milliseconds(50);
 // Calls get this long to end once they have been cancelled; more means a fault of ours.
 constexpr absl::Duration kCancelGrace = absl::Seconds(5);
 
-// gRPC keeps the service's name for reflection and hands Attend to the generic service.
-using NamedAttention = v1::AttentionService::WithGenericMethod_Attend<v1::AttentionService::Service>;
+// Names AttentionService to reflection, while Attend goes to the generic service. gRPC lists a service by the
+// path of a method and counts none that is generic, so there is one more, which nobody can mean to call.
+class NamedAttention final
+    : public v1::AttentionService::WithGenericMethod_Attend<v1::AttentionService::Service> {
+ public:
+  NamedAttention() {
+    AddMethod(new grpc::internal::RpcServiceMethod(
+        "/attend.v1.AttentionService/", grpc::internal::RpcMethod::NORMAL_RPC,
+        new grpc::internal::UnknownMethodHandler("the server has no such method")));
+  }
+};
 
 int Millis(absl::Duration duration) {
   return static_cast<int>(std::min<int64_t>(absl::ToInt64Milliseconds(duration), INT_MAX));
@@ -143,6 +155,9 @@ class GrpcServer final : public Server {
     registry_.Close();
     const absl::Time until = absl::Now() + options_.drain_timeout;
     bool whole = registry_.AwaitEmpty(options_.drain_timeout);
+    // gRPC resets calls that arrive after its shutdown; ours says UNAVAILABLE, which clients try elsewhere.
+    // So calls already on their way are waited for.
+    registry_.AwaitQuiet(kQuiet, std::min(kQuietMax, until - absl::Now()));
     if (!whole) Log(LogLevel::kWarn, "drain time is up", {{"calls_cancelled", registry_.size()}});
     // No call is left, or the time is up; this closes the connections and cancels the rest.
     grpc_->Shutdown(absl::ToChronoTime(std::max(until, absl::Now())));
@@ -185,7 +200,7 @@ class GrpcServer final : public Server {
       if (!bindable.ok()) return bindable;
       builder.AddListeningPort(addresses[i], grpc::InsecureServerCredentials(), &ports[i]);
     }
-    builder.RegisterService(&named_attention_);
+    if (options_.reflection) builder.RegisterService(&named_attention_);
     builder.RegisterService(info_.get());
     builder.RegisterCallbackGenericService(attend_.get());
     grpc_ = builder.BuildAndStart();

@@ -1,0 +1,130 @@
+// Health, readiness, and the order of an end: readiness first, nothing accepted lost, nothing hangs.
+#include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "tests/server/process/fixture.h"
+#include "tests/server/process/raw_http2.h"
+
+namespace attend::server {
+namespace {
+
+// grpc.health.v1.Health/Check: the serving status (1 SERVING, 2 NOT_SERVING), or -code of an error.
+int Check(const std::shared_ptr<grpc::Channel>& channel, const std::string& service) {
+  grpc::GenericStub stub(channel);
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  std::string request;
+  if (!service.empty()) {
+    request.push_back('\x0a');  // field 1, a string
+    request.push_back(static_cast<char>(service.size()));
+    request.append(service);
+  }
+  const grpc::Slice slice(request);
+  const auto call =
+      stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::ByteBuffer(&slice, 1), &queue);
+  call->StartCall();
+  grpc::ByteBuffer reply;
+  grpc::Status status;
+  call->Finish(&reply, &status, nullptr);
+  void* tag = nullptr;
+  bool ok = false;
+  EXPECT_TRUE(queue.Next(&tag, &ok));
+  if (!status.ok()) return -static_cast<int>(status.error_code());
+  grpc::Slice answer;
+  EXPECT_TRUE(reply.DumpToSingleSlice(&answer).ok());
+  return answer.size() == 2 ? answer.begin()[1] : 0;
+}
+
+TEST(Health, ServesBothNames) {
+  const auto server = StartServer(TestOptions());
+  const auto channel = Connect(*server);
+  EXPECT_EQ(Check(channel, ""), 1);
+  EXPECT_EQ(Check(channel, "attend.v1.AttentionService"), 1);
+  EXPECT_EQ(Check(channel, "no.such.Service"), -static_cast<int>(grpc::StatusCode::NOT_FOUND));
+  EXPECT_THAT(HttpGet(server->http_port(), "/healthz"), ::testing::StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(HttpGet(server->http_port(), "/readyz"), ::testing::StartsWith("HTTP/1.1 200 "));
+  EXPECT_EQ(MetricValue(*server, "attend_ready"), 1);
+}
+
+TEST(Drain, ReadinessGoesFirstWhileCallsAreStillTaken) {
+  const auto server = StartServer(TestOptions());
+  const auto channel = Connect(*server);
+  ASSERT_EQ(Check(channel, ""), 1);
+  std::thread drain([&] { EXPECT_TRUE(server->Drain(absl::Milliseconds(700))); });
+  EXPECT_TRUE(Eventually([&] { return Check(channel, "attend.v1.AttentionService") == 2; }));
+  EXPECT_EQ(Check(channel, ""), 2);
+  const std::string ready = HttpGet(server->http_port(), "/readyz");
+  EXPECT_THAT(ready, ::testing::StartsWith("HTTP/1.1 503 "));
+  EXPECT_THAT(ready, ::testing::HasSubstr("draining"));
+  EXPECT_THAT(HttpGet(server->http_port(), "/healthz"), ::testing::StartsWith("HTTP/1.1 200 "));
+  EXPECT_TRUE(Attend(*channel, MakeRequest(1, 1, 1, 8)).ok());
+  drain.join();
+  EXPECT_FALSE(Attend(*channel, MakeRequest(1, 1, 1, 8)).ok());
+}
+
+TEST(Drain, WhatWasAcceptedIsAnsweredAndTheRestIsUnavailable) {
+  const auto server = StartServer(TestOptions());
+  absl::Mutex mutex;
+  std::map<grpc::StatusCode, int> codes ABSL_GUARDED_BY(mutex);
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 6; ++i) {
+    callers.emplace_back([&] {
+      const auto channel = Connect(*server);
+      const v1::AttendRequest request = MakeRequest(4, 128, 16, 64);
+      while (!stop) {
+        const grpc::Status status = Attend(*channel, request);
+        absl::MutexLock lock(&mutex);
+        ++codes[status.error_code()];
+        if (status.error_code() == grpc::StatusCode::UNAVAILABLE) return;
+      }
+    });
+  }
+  absl::SleepFor(absl::Milliseconds(300));
+  EXPECT_TRUE(server->Drain(absl::ZeroDuration()));
+  stop = true;
+  for (std::thread& caller : callers) caller.join();
+  absl::MutexLock lock(&mutex);
+  EXPECT_GT(codes[grpc::StatusCode::OK], 0);
+  for (const auto& [code, count] : codes) {
+    EXPECT_TRUE(code == grpc::StatusCode::OK || code == grpc::StatusCode::UNAVAILABLE)
+        << count << " calls ended with " << code;
+  }
+}
+
+TEST(Drain, EndsInTimeThoughACallerNeverFinishes) {
+  ServerOptions options = TestOptions();
+  options.drain_timeout = absl::Milliseconds(300);
+  const auto server = StartServer(options);
+  RawCaller caller(server->grpc_port());
+  caller.SendHeaders();
+  ASSERT_TRUE(Eventually([&] { return MetricValue(*server, "attend_inflight_requests") == 1; }));
+  const absl::Time start = absl::Now();
+  EXPECT_FALSE(server->Drain(absl::ZeroDuration()));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(5));
+}
+
+TEST(Drain, AServerEndsWithoutOneToo) {
+  RawCaller* left_behind = nullptr;
+  {
+    const auto server = StartServer(TestOptions());
+    left_behind = new RawCaller(server->grpc_port());
+    left_behind->SendHeaders();
+    ASSERT_TRUE(Eventually([&] { return MetricValue(*server, "attend_inflight_requests") == 1; }));
+  }
+  delete left_behind;
+}
+
+}  // namespace
+}  // namespace attend::server

@@ -1,0 +1,131 @@
+// What a scraper sees: names, types and labels as the table has them, right numbers, a text that Prometheus
+// itself accepts.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "server/metrics/metric_table.h"
+#include "tests/server/process/fixture.h"
+
+namespace attend::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Scrape(const Server& server) { return HttpGet(server.http_port(), "/metrics"); }
+
+TEST(Metrics, AreThoseOfTheTable) {
+  const auto server = StartServer(TestOptions());
+  ASSERT_TRUE(Attend(*Connect(*server), MakeRequest(1, 4, 4, 8)).ok());
+  const std::string text = Scrape(*server);
+  EXPECT_THAT(text, HasSubstr("Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"));
+  constexpr const char* kTypes[] = {"counter", "gauge", "histogram"};
+  std::set<std::string> expected;
+  for (const MetricRow& row : MetricTable()) {
+    // A null device has no memory to tell of.
+    if (std::string(row.name) == "attend_device_memory_bytes") continue;
+    expected.insert(std::string("# TYPE ") + row.name + " " + kTypes[static_cast<size_t>(row.type)]);
+  }
+  std::set<std::string> served;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.rfind("# TYPE ", 0) == 0) served.insert(line);
+  }
+  EXPECT_EQ(served, expected);
+}
+
+TEST(Metrics, SeriesAreThereBeforeTheFirstCall) {
+  const auto server = StartServer(TestOptions());
+  for (const char* series :
+       {"grpc_server_started_total{grpc_method=\"Attend\",grpc_service=\"attend.v1.AttentionService\","
+        "grpc_type=\"unary\"}",
+        "grpc_server_handled_total{grpc_code=\"OK\",grpc_method=\"Attend\","
+        "grpc_service=\"attend.v1.AttentionService\",grpc_type=\"unary\"}",
+        "attend_request_seconds_count{code=\"OK\",kernel=\"flash\",method=\"Attend\"}",
+        "attend_request_seconds_count{code=\"InvalidArgument\",kernel=\"none\",method=\"Attend\"}",
+        "attend_stage_seconds_count{stage=\"receive\"}", "attend_rejected_total{reason=\"queue_full\"}",
+        "attend_rejected_total{reason=\"receive_budget\"}", "attend_dropped_total{reason=\"cancelled\"}",
+        "attend_timeouts_total{stage=\"send\"}",
+        "attend_hbm_bytes_total{direction=\"read\",kernel=\"naive\"}",
+        "attend_flops_total{kernel=\"online\"}", "attend_wire_bytes_total{direction=\"sent\",path=\"grpc\"}",
+        "attend_device_errors_total{device=\"null\"}", "attend_queue_depth", "attend_batch_requests_count"}) {
+    EXPECT_EQ(MetricValue(*server, series), 0) << series;
+  }
+}
+
+TEST(Metrics, CountWhatHappened) {
+  const auto server = StartServer(TestOptions());
+  const auto channel = Connect(*server);
+  const v1::AttendRequest request = MakeRequest(2, 16, 16, 8);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(Attend(*channel, request).ok());
+  v1::AttendRequest wrong = request;
+  wrong.mutable_k_data()->pop_back();
+  ASSERT_FALSE(Attend(*channel, wrong).ok());
+  EXPECT_TRUE(Eventually([&] { return MetricValue(*server, "attend_inflight_requests") == 0; }));
+  EXPECT_EQ(
+      MetricValue(*server, "attend_request_seconds_count{code=\"OK\",kernel=\"flash\",method=\"Attend\"}"),
+      3);
+  EXPECT_EQ(
+      MetricValue(*server,
+                  "attend_request_seconds_count{code=\"InvalidArgument\",kernel=\"none\",method=\"Attend\"}"),
+      1);
+  EXPECT_EQ(MetricValue(*server, "attend_rejected_total{reason=\"invalid_request\"}"), 1);
+  EXPECT_EQ(MetricValue(*server, "attend_stage_seconds_count{stage=\"kernel\"}"), 3);
+  EXPECT_EQ(
+      MetricValue(
+          *server,
+          "attend_kernel_seconds_count{device=\"null\",dtype=\"fp32\",head_dim=\"8\",kernel=\"flash\"}"),
+      3);
+  EXPECT_EQ(MetricValue(*server, "attend_batch_tokens_sum"), 3 * 16);
+  EXPECT_EQ(MetricValue(*server, "attend_wire_bytes_total{direction=\"received\",path=\"grpc\"}"),
+            static_cast<double>(3 * request.ByteSizeLong() + wrong.ByteSizeLong()));
+  EXPECT_GT(MetricValue(*server, "process_resident_memory_bytes"), 1 << 20);
+  EXPECT_GT(MetricValue(*server, "process_open_fds"), 3);
+}
+
+TEST(Metrics, PromtoolFindsNothingWrong) {
+  if (std::system("command -v promtool >/dev/null") != 0) GTEST_SKIP() << "ATTEND-SKIPPED: no promtool";
+  const auto server = StartServer(TestOptions());
+  ASSERT_TRUE(Attend(*Connect(*server), MakeRequest(1, 4, 4, 8)).ok());
+  const std::string answer = Scrape(*server);
+  const std::string path = ::testing::TempDir() + "/attend-metrics-" + std::to_string(getpid());
+  std::ofstream(path) << answer.substr(answer.find("\r\n\r\n") + 4);
+  EXPECT_EQ(std::system(("promtool check metrics < " + path).c_str()), 0);
+  std::remove(path.c_str());
+}
+
+TEST(Metrics, APrometheusScrapesThem) {
+  if (std::system("command -v prometheus >/dev/null") != 0) GTEST_SKIP() << "ATTEND-SKIPPED: no prometheus";
+  const auto server = StartServer(TestOptions());
+  const auto channel = Connect(*server);
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(Attend(*channel, MakeRequest(1, 4, 4, 8)).ok());
+  std::string folder = ::testing::TempDir() + "/attend-prometheus-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const int port = 20000 + getpid() % 20000;  // Prometheus tells nobody which port 0 became
+  std::ofstream(folder + "/prometheus.yml")
+      << "global: {scrape_interval: 200ms, scrape_timeout: 200ms}\n"
+      << "scrape_configs: [{job_name: attend, static_configs: [{targets: ['127.0.0.1:" << server->http_port()
+      << "']}]}]\n";
+  const std::string command = "prometheus --config.file=" + folder +
+                              "/prometheus.yml --storage.tsdb.path=" + folder +
+                              "/data --web.listen-address=127.0.0.1:" + std::to_string(port) + " >" + folder +
+                              "/log 2>&1 & echo $! >" + folder + "/pid";
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  const auto query = [&](const std::string& expression) {
+    return HttpGet(port, "/api/v1/query?query=" + expression);
+  };
+  EXPECT_TRUE(Eventually([&] { return query("attend_ready").find(",\"1\"]") != std::string::npos; }));
+  EXPECT_THAT(query("sum(attend_request_seconds_count)"), HasSubstr(",\"5\"]"));
+  EXPECT_THAT(query("up"), HasSubstr(",\"1\"]"));
+  EXPECT_EQ(std::system(("kill $(cat " + folder + "/pid); rm -rf " + folder).c_str()), 0);
+}
+
+}  // namespace
+}  // namespace attend::server

@@ -1,0 +1,143 @@
+// Where a value comes from, what is refused, and that the README lists what the code has.
+#include "server/process/options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "server/metrics/metric_table.h"
+
+namespace attend::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+ParsedOptions Parse(std::vector<const char*> flags) {
+  flags.insert(flags.begin(), "attend-server");
+  return ParseOptions(static_cast<int>(flags.size()), flags.data());
+}
+
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~Variable() { unsetenv(name_); }
+
+ private:
+  const char* const name_;
+};
+
+std::string ConfigFile(const std::string& text) {
+  const std::string path = absl::StrCat(::testing::TempDir(), "/attend-options-test-", getpid(), ".toml");
+  std::ofstream(path) << text;
+  return absl::StrCat("--config=", path);
+}
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+TEST(Options, FlagBeatsEnvironmentBeatsFileBeatsDefault) {
+  const std::string config = ConfigFile("queue_requests_max = 10\nbatch_requests_max = 10\ncalls_max = 10\n");
+  const Variable queue("ATTEND_QUEUE_REQUESTS_MAX", "20");
+  const Variable batch("ATTEND_BATCH_REQUESTS_MAX", "20");
+  const ParsedOptions parsed = Parse({config.c_str(), "--queue-requests-max=30"});
+  ASSERT_EQ(parsed.exit_code, -1);
+  EXPECT_EQ(parsed.options.queue_requests_max, 30);
+  EXPECT_EQ(parsed.options.batch_requests_max, 20);
+  EXPECT_EQ(parsed.options.calls_max, 10);
+  EXPECT_EQ(parsed.options.heads_max, ServerOptions().heads_max);
+}
+
+TEST(Options, PrintedConfigReadsBackAsItself) {
+  ParsedOptions parsed = Parse({"--request-bytes-max=3MiB", "--drain-timeout=1m30s", "--insecure",
+                                "--port-file=/x y", "--reflection=false"});
+  ASSERT_EQ(parsed.exit_code, -1);
+  const std::string printed = PrintConfig(parsed.options);
+  const std::string config = ConfigFile(printed);
+  const ParsedOptions again = Parse({config.c_str()});
+  ASSERT_EQ(again.exit_code, -1);
+  EXPECT_EQ(PrintConfig(again.options), printed);
+  EXPECT_EQ(again.options.request_bytes_max, 3 << 20);
+  EXPECT_EQ(again.options.drain_timeout, absl::Seconds(90));
+  EXPECT_EQ(again.options.port_file, "/x y");
+  EXPECT_TRUE(again.options.insecure);
+  EXPECT_FALSE(again.options.reflection);
+}
+
+TEST(Options, WhatIsWrongIsRefused) {
+  for (const char* flag : {"--queue-requests-max=0", "--queue-requests-max=many", "--request-bytes-max=1TiBs",
+                           "--drain-timeout=-1s", "--drain-timeout=5", "--device=tpu", "--reflection=perhaps",
+                           "--no-such-flag"}) {
+    EXPECT_EQ(Parse({flag}).exit_code, 2) << flag;
+  }
+  const std::string config = ConfigFile("no_such_option = 1\n");
+  EXPECT_EQ(Parse({config.c_str()}).exit_code, 2);
+  EXPECT_EQ(Parse({"--config=/no/such/file.toml"}).exit_code, 2);
+  ServerOptions options;
+  options.devices = "0,x";
+  EXPECT_FALSE(ResolveOptions(&options).ok());
+}
+
+TEST(Options, UnknownVariablesAreNamed) {
+  const Variable typo("ATTEND_QUEUE_REQUEST_MAX", "20");
+  const ParsedOptions parsed = Parse({});
+  ASSERT_EQ(parsed.warnings.size(), 1u);
+  EXPECT_THAT(parsed.warnings[0], HasSubstr("ATTEND_QUEUE_REQUEST_MAX"));
+}
+
+TEST(Options, SizesFollowFromEachOther) {
+  ServerOptions options;
+  options.receive_bytes_max = 8 << 20;  // 1 MiB of it for small requests
+  options.host_bytes_max = 1 << 22;
+  ASSERT_TRUE(ResolveOptions(&options).ok());
+  EXPECT_EQ(options.request_bytes_max, 7 << 20);  // larger ones could never be let in
+  EXPECT_EQ(options.unannounced_request_bytes, 4 << 20);
+  EXPECT_EQ(options.queue_bytes_max, 1 << 22);
+  EXPECT_GT(options.cpu_threads, 0);
+}
+
+// The README's text of a cell.
+std::string Cell(const std::string& text) { return absl::StrReplaceAll(text, {{"|", "\\|"}}); }
+
+int Count(const std::string& text, const std::string& part) {
+  int count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST(Readme, ListsEveryOption) {
+  const std::string readme = ReadFile("server/README.md");
+  EXPECT_EQ(Count(readme, "| `--"), static_cast<int>(OptionTable().size()));
+  for (const OptionRow& row : OptionTable()) {
+    const std::string choices = row.choices == nullptr ? "" : absl::StrCat(" (", row.choices, ")");
+    const std::string value = OptionValue(row, ServerOptions());
+    const std::string shown = value.empty() ? "" : absl::StrCat("`", value, "`");
+    EXPECT_THAT(readme, HasSubstr(absl::StrCat("| `--", row.name, "` | ", shown, " | ",
+                                               Cell(absl::StrCat(row.help, choices)), " |\n")));
+  }
+}
+
+TEST(Readme, ListsEveryMetric) {
+  const std::string readme = ReadFile("server/README.md");
+  constexpr const char* kTypes[] = {"counter", "gauge", "histogram"};
+  EXPECT_EQ(Count(readme, "| `attend_") + Count(readme, "| `grpc_") + Count(readme, "| `process_"),
+            static_cast<int>(MetricTable().size()));
+  for (const MetricRow& row : MetricTable()) {
+    EXPECT_THAT(readme, HasSubstr(absl::StrCat("| `", row.name, "` | ", kTypes[static_cast<size_t>(row.type)],
+                                               " | ", row.labels, " | ", row.help, " |\n")));
+  }
+}
+
+}  // namespace
+}  // namespace attend::server

@@ -1,0 +1,101 @@
+// The binary itself: exit codes, the lines that operators read, signals.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "attend_version.h"
+#include "tests/integration/processes.h"
+
+namespace attend {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Ended {
+  int code;
+  std::string output;
+};
+
+// Runs attend-server to its end.
+Ended RunServer(std::vector<std::string> flags) {
+  flags.insert(flags.begin(), std::getenv("ATTEND_SERVER"));
+  ChildProcess process(flags);
+  const auto code = process.Wait(absl::Seconds(20));
+  return {code.value_or(-1), process.Output()};
+}
+
+TEST(Process, SaysItsVersion) {
+  const Ended ended = RunServer({"--version"});
+  EXPECT_EQ(ended.code, 0);
+  EXPECT_EQ(ended.output, "attend-server " ATTEND_VERSION "\n");
+}
+
+TEST(Process, HelpAndConfigEndWell) {
+  EXPECT_EQ(RunServer({"--help"}).code, 0);
+  EXPECT_EQ(RunServer({"--check-config"}).code, 0);
+  const Ended printed = RunServer({"--print-config", "--calls-max=77"});
+  EXPECT_EQ(printed.code, 0);
+  EXPECT_THAT(printed.output, HasSubstr("\ncalls_max = 77\n"));
+}
+
+TEST(Process, WrongOptionsEndWithTwo) {
+  EXPECT_EQ(RunServer({"--check-config", "--calls-max=0"}).code, 2);
+  EXPECT_EQ(RunServer({"--devices=x"}).code, 2);
+}
+
+TEST(Process, AMissingGpuIsOneLine) {
+  if (std::system("nvidia-smi >/dev/null 2>&1") == 0) GTEST_SKIP() << "ATTEND-SKIPPED: there is a GPU";
+  const Ended ended =
+      RunServer({"--device=cuda", "--address=127.0.0.1:0", "--metrics-address=off", "--log-level=error"});
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.output, ::testing::StartsWith("attend-server: --device=cuda: "));
+  EXPECT_EQ(ended.output.find('\n'), ended.output.size() - 1);
+}
+
+TEST(Process, ATakenPortIsOneLine) {
+  const auto first = ServerProcess::Start({"--device=null"});
+  ASSERT_NE(first, nullptr);
+  const Ended second = RunServer(
+      {"--device=null", "--address=" + first->target(), "--metrics-address=off", "--log-level=error"});
+  EXPECT_EQ(second.code, 1);
+  EXPECT_EQ(second.output,
+            "attend-server: cannot listen on " + first->target() + ": Address already in use\n");
+}
+
+TEST(Process, TermAndIntEndWell) {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    const auto server = ServerProcess::Start({"--device=null"});
+    ASSERT_NE(server, nullptr);
+    server->process().Signal(signal);
+    EXPECT_EQ(server->process().Wait(absl::Seconds(20)), 0);
+    EXPECT_THAT(server->process().Output(), HasSubstr("all_answered=true"));
+  }
+}
+
+TEST(Process, ASecondSignalCutsTheDrainShort) {
+  const auto server = ServerProcess::Start({"--device=null", "--drain-delay=60s"});
+  ASSERT_NE(server, nullptr);
+  server->process().Signal(SIGTERM);
+  const absl::Time until = absl::Now() + absl::Seconds(10);
+  while (server->process().Output().find("draining") == std::string::npos && absl::Now() < until) {
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  absl::SleepFor(absl::Milliseconds(100));
+  server->process().Signal(SIGTERM);
+  EXPECT_EQ(server->process().Wait(absl::Seconds(20)), 128 + SIGTERM);
+}
+
+TEST(Process, AutoSaysWhatItTookAndLogsAreJsonWhereAsked) {
+  const auto server = ServerProcess::Start({"--device=auto", "--log-format=json"});
+  ASSERT_NE(server, nullptr);
+  EXPECT_THAT(server->process().Output(), HasSubstr("\"message\":\"device\",\"choice\":\""));
+}
+
+}  // namespace
+}  // namespace attend
