@@ -2,7 +2,8 @@
 // host's poison, the workspace bytes of 0xff.
 //
 // Environment: ATTEND_TEST_VARIANT runs fp16 and bf16 FLASH with this variant alone (a portable kernel on a
-// chip that has its own); ATTEND_TEST_SMALL leaves tensors of many gigabytes out, for compute-sanitizer.
+// chip that has its own); ATTEND_TEST_SMALL leaves tensors of many gigabytes out, for compute-sanitizer. So
+// does sharding (GTEST_TOTAL_SHARDS): shards share one GPU.
 #include <cuda_runtime_api.h>
 
 #include <cstdlib>
@@ -62,7 +63,8 @@ class CudaRunner : public Runner {
       return;
     }
     size_t free_bytes = 0, total_bytes = 0;
-    if (cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess && !Environment("ATTEND_TEST_SMALL")) {
+    const bool small = Environment("ATTEND_TEST_SMALL") || Environment("GTEST_TOTAL_SHARDS");
+    if (cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess && !small) {
       sparse_bytes_max_ = static_cast<int64_t>(free_bytes) / 2;
     }
     if (Environment("ATTEND_TEST_VARIANT")) variant_ = std::getenv("ATTEND_TEST_VARIANT");
