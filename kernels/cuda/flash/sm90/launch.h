@@ -1,0 +1,19 @@
+// Host side of one kernel instantiation.
+#ifndef ATTEND_KERNELS_CUDA_FLASH_SM90_LAUNCH_H_
+#define ATTEND_KERNELS_CUDA_FLASH_SM90_LAUNCH_H_
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/flash/sm90/params.h"
+
+namespace attend::cuda::sm90 {
+
+// Launches the kernel for elements of 16 bits, with a padded head_dim and tiles of `keys` columns, on at
+// most `blocks` blocks. groups: shape.group_count of them, or ignored where shape.list is set. One
+// instantiation unit per pair of element and head_dim defines it.
+template <typename Element, int kHeadDim>
+cudaError_t LaunchFlash(const Shape& shape, const Group* groups, int keys, bool modified, int blocks, cudaStream_t stream);
+
+}  // namespace attend::cuda::sm90
+
+#endif  // ATTEND_KERNELS_CUDA_FLASH_SM90_LAUNCH_H_

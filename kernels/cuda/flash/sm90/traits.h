@@ -1,0 +1,83 @@
+// Tiles, stages, registers and shared memory of the kernel, per padded head_dim.
+#ifndef ATTEND_KERNELS_CUDA_FLASH_SM90_TRAITS_H_
+#define ATTEND_KERNELS_CUDA_FLASH_SM90_TRAITS_H_
+
+#include <cstdint>
+
+#include "kernels/cuda/flash/sm90/ptx.h"
+#include "kernels/cuda/flash/sm90/tiles.h"
+#include "kernels/cuda/flash/sm90/wgmma.h"
+
+namespace attend::cuda::sm90 {
+
+// Query rows of one warpgroup: the M of wgmma.
+inline constexpr int kWarpgroupRows = 64;
+inline constexpr int kWarpgroupThreads = 128;
+
+template <typename ElementType, int kHeadDimValue, int kKeysValue, bool kModifiedValue>
+struct Traits {
+  using Element = ElementType;
+  static constexpr int kHeadDim = kHeadDimValue;  // padded; of q, k and v alike
+  static constexpr int kKeys = kKeysValue;        // columns of a tile of scores
+  // Whether scores pass through softcap, ALiBi or a scale that is not positive.
+  static constexpr bool kModified = kModifiedValue;
+
+  static constexpr Tile kTile = TileOf(kHeadDim);
+  static constexpr int kConsumers = kTile.consumers;
+  static constexpr int kRows = kConsumers * kWarpgroupRows;
+  static constexpr int kThreads = (kConsumers + 1) * kWarpgroupThreads;
+  static constexpr int kStages = kTile.stages;
+  static constexpr int kQueryStages = kTile.query_stages;
+  // Registers per thread; the register file has 65,536.
+  static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 32;
+  static constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : 160;
+  static_assert(kWarpgroupThreads * (kProducerRegisters + kConsumers * kConsumerRegisters) <= 65536);
+
+  // A tile in shared memory is a row of blocks, each kBlockColumns wide: a swizzle's width.
+  static constexpr Swizzle kSwizzle = kHeadDim % 64 == 0 ? Swizzle::k128 : Swizzle::k64;
+  static constexpr int kRowBytes = kSwizzle == Swizzle::k128 ? 128 : 64;
+  static constexpr int kBlockColumns = kRowBytes / 2;
+  static constexpr int kBlocks = kHeadDim / kBlockColumns;
+  static constexpr int kQueryBlockBytes = kWarpgroupRows * kRowBytes;
+  static constexpr int kKeyBlockBytes = kKeys * kRowBytes;
+  static constexpr int kQueryBytes = kBlocks * kQueryBlockBytes;  // of one warpgroup
+  static constexpr int kTileBytes = kBlocks * kKeyBlockBytes;     // of K, and of V
+};
+
+// Items that a block walks before it looks whether some have to be walked again.
+inline constexpr int kChunkItems = 256;
+inline constexpr int kEndOfChunk = -1;
+inline constexpr int kEndOfWork = -2;
+
+// What the producer tells a warpgroup of its next work item.
+struct Item {
+  int32_t group;  // or kEndOfChunk, kEndOfWork
+  int32_t slot;   // its number within the chunk
+  int32_t batch;
+  int32_t head;
+  int32_t row_begin;  // of this warpgroup
+  int32_t tile_begin, tile_end;  // tiles of keys that some row of the item sees; walked from the last
+};
+
+// Shared memory of a thread block. Tiles first: swizzled ones start at multiples of 1024 bytes.
+template <typename T>
+struct SharedPlan {
+  uint8_t q[T::kQueryStages][T::kConsumers][T::kQueryBytes];
+  uint8_t k[T::kStages][T::kTileBytes];
+  uint8_t v[T::kStages][T::kTileBytes];
+  Barrier q_full[T::kQueryStages][T::kConsumers], q_empty[T::kQueryStages][T::kConsumers];
+  Barrier k_full[T::kStages], k_empty[T::kStages];
+  Barrier v_full[T::kStages], v_empty[T::kStages];
+  Item item[T::kQueryStages][T::kConsumers];
+  int32_t chunk_items[kChunkItems];
+  uint32_t redo[kChunkItems / 32];  // bits: items of the chunk that need the careful pass
+};
+
+// Named barriers; 0 is __syncthreads.
+inline constexpr int kTurnBarrier = 1;      // + consumer: its turn to issue products
+inline constexpr int kConsumerBarrier = 5;  // all consumers, in the careful pass
+inline constexpr int kChunkBarrier = 6;     // consumers and producer, at the end of a chunk
+
+}  // namespace attend::cuda::sm90
+
+#endif  // ATTEND_KERNELS_CUDA_FLASH_SM90_TRAITS_H_
