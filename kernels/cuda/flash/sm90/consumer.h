@@ -23,10 +23,19 @@ template <typename T, int kGroups>
 class Consumer {
  public:
   __device__ Consumer(const Params<kGroups>& params, SharedPlan<T>& shared, int warpgroup)
-      : params_(params), shared_(shared), warpgroup_(warpgroup), thread_(threadIdx.x % kWarpgroupThreads),
-        lane_(threadIdx.x % 32), row_of_thread_(thread_ / 32 * 16 + lane_ / 4) {
-    // The first warpgroup's first turn.
+      : params_(params),
+        shared_(shared),
+        warpgroup_(warpgroup),
+        thread_(threadIdx.x % kWarpgroupThreads),
+        lane_(threadIdx.x % 32),
+        row_of_thread_(thread_ / 32 * 16 + lane_ / 4) {
+    // The first warpgroup's first turn, which it takes back in Finish.
     if (warpgroup_ == T::kConsumers - 1) PassTurn();
+  }
+
+  // After the last chunk: leaves no named barrier half full.
+  __device__ void Finish() {
+    if (warpgroup_ == 0) AwaitTurn();
   }
 
   // Walks a chunk, or its items that need care. Returns whether it was the last chunk.
@@ -43,7 +52,7 @@ class Consumer {
   }
 
  private:
-  static constexpr int kScores = T::kKeys / 2;    // per thread
+  static constexpr int kScores = T::kKeys / 2;  // per thread
   static constexpr int kOutputs = T::kHeadDim / 2;
 
   // The same in all lanes, and known to be: it can live in uniform registers.
@@ -74,13 +83,14 @@ class Consumer {
     StoreItem<T>(params_.shape, g, item.batch, item.head, row, o, state, c, lane_);
   }
 
-  __device__ void Walk(const Group& g, const Item& item, int row, float c, bool careful,
-                       float (&o)[kOutputs], RowState& state) {
+  __device__ void Walk(const Group& g, const Item& item, int row, float c, bool careful, float (&o)[kOutputs],
+                       RowState& state) {
     const WholeTiles whole =
         WholeTilesOfRows(g, item.row_begin, item.row_begin + kWarpgroupRows - 1, T::kKeys);
     float slope = 0.0f;
     if constexpr (T::kModified) {
-      if (g.alibi_slopes != nullptr) slope = __ldg(g.alibi_slopes + item.batch * g.alibi_batch_stride + item.head);
+      if (g.alibi_slopes != nullptr)
+        slope = __ldg(g.alibi_slopes + item.batch * g.alibi_batch_stride + item.head);
     }
     float s[kScores];
     uint32_t p[kScores / 2];
@@ -119,9 +129,9 @@ class Consumer {
 
   // The scores and weights of tile n - 1, and the output of tile n, whose weights are p.
   template <bool kMasked>
-  __device__ __forceinline__ void Step(const Group& g, const Item& item, float slope, int row, int n, WholeTiles whole,
-                                       float c, bool careful, float (&s)[kScores], uint32_t (&p)[kScores / 2],
-                                       float (&o)[kOutputs], RowState& state) {
+  __device__ __forceinline__ void Step(const Group& g, const Item& item, float slope, int row, int n,
+                                       WholeTiles whole, float c, bool careful, float (&s)[kScores],
+                                       uint32_t (&p)[kScores / 2], float (&o)[kOutputs], RowState& state) {
     if (kMasked && careful) TendValues(g, item, row, n, o);
     AwaitTurn();
     IssueScores(s);

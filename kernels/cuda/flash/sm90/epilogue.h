@@ -20,7 +20,8 @@ struct RowResult {
 
 // From a row's maximum times c and its whole sum. sink: the row's logit, or -inf.
 __device__ inline RowResult FinishRow(float offset, float sum, float sink) {
-  if (offset == -INFINITY) return {0.0f, sink};  // no key seen: out is 0
+  // No key seen: out is 0. (Or none but NaN, which a maximum passes over, and the sum tells.)
+  if (offset == -INFINITY) return {0.0f, sum == 0.0f ? sink : sum};
   const float sink_log2 = sink * kLog2E;
   // The sink may be larger than every score: the common offset is the larger of both.
   const float common = fmaxf(offset, sink_log2);
@@ -96,8 +97,7 @@ __device__ inline bool AnyNotFinite(const float (&o)[kCount]) {
 template <typename T, int kCount>
 __device__ inline void StoreItem(const Shape& shape, const Group& g, int batch, int head, int row,
                                  const float (&o)[kCount], const RowState& state, float c, int lane) {
-  const float sink =
-      g.sinks == nullptr ? -INFINITY : __ldg(g.sinks + batch * g.sinks_batch_stride + head);
+  const float sink = g.sinks == nullptr ? -INFINITY : __ldg(g.sinks + batch * g.sinks_batch_stride + head);
   const int t = lane % 4;
   unsigned rows = 0;
   float factor[2];

@@ -24,10 +24,10 @@ namespace attend::cuda::flash_sm90 {
 namespace {
 
 using sm90::Group;
-using sm90::kManyGroups;
 using sm90::KernelLaunch;
-using sm90::Shape;
+using sm90::kManyGroups;
 using sm90::ProblemBatch;
+using sm90::Shape;
 
 constexpr int32_t kSharedMemoryNeeded = 232448;
 
@@ -46,8 +46,8 @@ PFN_cuTensorMapEncodeTiled_v12000 EncodeFunction() {
   static const auto function = [] {
     void* entry = nullptr;
     cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-    const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
-                                                               cudaEnableDefault, &result);
+    const cudaError_t error =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &result);
     if (error != cudaSuccess || result != cudaDriverEntryPointSuccess) entry = nullptr;
     return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(entry);
   }();
@@ -61,8 +61,8 @@ struct MapShape {
 };
 
 // Boxes of `rows` tokens and as many columns as the swizzle is wide.
-absl::Status EncodeMap(CUtensorMap* map, DataType dtype, const void* base, const MapShape& shape, int head_dim,
-                       int rows) {
+absl::Status EncodeMap(CUtensorMap* map, DataType dtype, const void* base, const MapShape& shape,
+                       int head_dim, int rows) {
   const auto encode = EncodeFunction();
   if (encode == nullptr) return absl::InternalError("the CUDA driver has no cuTensorMapEncodeTiled");
   const bool wide = head_dim % 64 == 0;
@@ -188,8 +188,7 @@ absl::Status RunKernel(const KernelLaunch& kernel, const Launch& launch, const D
     g->item_end = static_cast<int32_t>(items);
   }
   if (shape.list != nullptr) {
-    ATTEND_CUDA_RETURN_IF_ERROR(
-        cudaMemcpyAsync(list, groups, bytes, cudaMemcpyHostToDevice, stream));
+    ATTEND_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(list, groups, bytes, cudaMemcpyHostToDevice, stream));
   }
   const int head_dim = sm90::PaddedHeadDim(std::max(launch.head_dim, launch.v_head_dim));
   const LaunchFunction run = launch.dtype == DataType::kFp16 ? LaunchFunctionOf<__half>(head_dim)
@@ -200,14 +199,16 @@ absl::Status RunKernel(const KernelLaunch& kernel, const Launch& launch, const D
 
 bool Supports(const Launch& launch, const Problem& p, const DeviceProperties& device) {
   if (launch.kernel != Kernel::kFlash || launch.dtype == DataType::kFp32) return false;
-  if (device.compute_capability != 90 || device.shared_memory_per_block_max < kSharedMemoryNeeded) return false;
+  if (device.compute_capability != 90 || device.shared_memory_per_block_max < kSharedMemoryNeeded)
+    return false;
   if (p.bias != nullptr || p.mask != nullptr || p.pages.table != nullptr) return false;
   if (p.q_len >= sm90::kLengthMax || p.kv_len >= sm90::kLengthMax) return false;
   if ((p.q_len + 63) / 64 * p.q_heads > int64_t{1} << 30) return false;
   const bool out_aligned = Aligned(p.out, 16) && (p.q_len == 1 || p.out_strides.token % 8 == 0) &&
                            (p.q_heads == 1 || p.out_strides.head % 8 == 0);
   return out_aligned && IsMappable(p.q, p.q_strides, p.q_len, p.q_heads) &&
-         IsMappable(p.k, p.k_strides, p.kv_len, p.kv_heads) && IsMappable(p.v, p.v_strides, p.kv_len, p.kv_heads);
+         IsMappable(p.k, p.k_strides, p.kv_len, p.kv_heads) &&
+         IsMappable(p.v, p.v_strides, p.kv_len, p.kv_heads);
 }
 
 // What RunKernel takes of the workspace.
@@ -236,8 +237,8 @@ int64_t HostWorkspaceBytes(const Launch& launch, const DeviceProperties&) {
 // Problems of a launch may walk different ones; this is the first's.
 TileShape Tile(const Launch& launch, const DeviceProperties&) {
   const int head_dim = sm90::PaddedHeadDim(std::max(launch.head_dim, launch.v_head_dim));
-  const int keys = launch.problems.empty() ? sm90::KeysOf(head_dim, false)
-                                           : sm90::KeysOf(launch, launch.problems.front());
+  const int keys =
+      launch.problems.empty() ? sm90::KeysOf(head_dim, false) : sm90::KeysOf(launch, launch.problems.front());
   return {.rows = 64 * sm90::TileOf(head_dim).consumers, .keys = keys};
 }
 
@@ -245,7 +246,8 @@ absl::Status Enqueue(const Launch& launch, const DeviceProperties& device, const
                      Stream stream) {
   Carver carver(workspace);
   for (const KernelLaunch& kernel : sm90::PlanLaunches(launch)) {
-    if (auto s = RunKernel(kernel, launch, device, &carver, static_cast<cudaStream_t>(stream)); !s.ok()) return s;
+    if (auto s = RunKernel(kernel, launch, device, &carver, static_cast<cudaStream_t>(stream)); !s.ok())
+      return s;
   }
   return absl::OkStatus();
 }
@@ -255,7 +257,8 @@ absl::Status Enqueue(const Launch& launch, const DeviceProperties& device, const
 const Variant kVariant = {
     .name = "flash_sm90",
     .supported =
-        "FLASH on compute capability 9.0 in fp16 and bf16, without bias, mask and page table, tensors aligned to "
+        "FLASH on compute capability 9.0 in fp16 and bf16, without bias, mask and page table, tensors "
+        "aligned to "
         "16 bytes, lengths below 2^29",
     .supports = Supports,
     .prefers = nullptr,

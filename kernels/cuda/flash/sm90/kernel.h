@@ -32,8 +32,8 @@ __device__ inline void InitShared(SharedPlan<T>& shared) {
 }
 
 // At the end of a chunk, for consumers and producer alike: whether some items have to be computed again with
-// care, because of values that are not finite in a tile that some rows see in part, or of scores too large for
-// the quick exponential. Rare; the same bits elsewhere.
+// care, because of values that are not finite in a tile that some rows see in part, or of scores too large
+// for the quick exponential. Rare; the same bits elsewhere.
 template <typename T>
 __device__ inline bool NeedsCare(SharedPlan<T>& shared) {
   NamedBarrierSync(kChunkBarrier, T::kConsumers * kWarpgroupThreads + 32);
@@ -51,7 +51,8 @@ __device__ inline void ForgetCare(SharedPlan<T>& shared) {
 }
 
 template <typename T, int kGroups>
-__global__ void __launch_bounds__(T::kThreads, 1) FlashKernel(const __grid_constant__ Params<kGroups> params) {
+__global__ void __launch_bounds__(T::kThreads, 1)
+    FlashKernel(const __grid_constant__ Params<kGroups> params) {
   extern __shared__ __align__(1024) uint8_t shared_bytes[];
   SharedPlan<T>& shared = *reinterpret_cast<SharedPlan<T>*>(shared_bytes);
   // Warp-uniform, and known to be.
@@ -91,6 +92,7 @@ __global__ void __launch_bounds__(T::kThreads, 1) FlashKernel(const __grid_const
       if (last) break;
       ForgetCare(shared);
     }
+    consumer.Finish();
   }
 }
 

@@ -12,7 +12,8 @@ namespace attend::cuda::sm90 {
 // most `blocks` blocks. groups: shape.group_count of them, or ignored where shape.list is set. One
 // instantiation unit per pair of element and head_dim defines it.
 template <typename Element, int kHeadDim>
-cudaError_t LaunchFlash(const Shape& shape, const Group* groups, int keys, bool modified, int blocks, cudaStream_t stream);
+cudaError_t LaunchFlash(const Shape& shape, const Group* groups, int keys, bool modified, int blocks,
+                        cudaStream_t stream);
 
 }  // namespace attend::cuda::sm90
 

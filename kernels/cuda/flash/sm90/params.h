@@ -19,9 +19,9 @@ struct Group {
   // [batch, head, token, column]: what lies behind a length or a head_dim reads as zero.
   CUtensorMap q, k, v;
 
-  void* out = nullptr;           // [batch, q_len, q_heads, v_head_dim]; fp32 in a partial launch
-  float* lse = nullptr;          // [batch, q_heads, q_len]; null: not wanted
-  const float* sinks = nullptr;  // [batch, q_heads]; null: none
+  void* out = nullptr;                  // [batch, q_len, q_heads, v_head_dim]; fp32 in a partial launch
+  float* lse = nullptr;                 // [batch, q_heads, q_len]; null: not wanted
+  const float* sinks = nullptr;         // [batch, q_heads]; null: none
   const float* alibi_slopes = nullptr;  // [batch, q_heads]; null: none
   int64_t out_token_stride = 0, out_head_stride = 0, out_batch_stride = 0;  // elements
   int64_t lse_head_stride = 0, lse_batch_stride = 0;
@@ -49,8 +49,8 @@ static_assert(std::is_trivially_copyable_v<Group>);
 // What all items share.
 struct Shape {
   const Group* list = nullptr;  // the groups, in device memory; null: they travel with the parameters
-  // Where blocks claim items beyond their first, in device memory: tag in the upper half, claims so far in the
-  // lower one. Any other tag stands for no claims, so that nobody has to clear it before the launch.
+  // Where blocks claim items beyond their first, in device memory: tag in the upper half, claims so far in
+  // the lower one. Any other tag stands for no claims, so that nobody has to clear it before the launch.
   unsigned long long* claims = nullptr;
   uint32_t tag = 0;  // no other launch's
   int32_t group_count = 0;

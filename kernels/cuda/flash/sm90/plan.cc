@@ -41,7 +41,9 @@ bool SameShape(const Problem& a, const Problem& b) {
 // Strides of a tensor map are positive multiples of 16 below 2^40.
 bool IsMapStride(int64_t bytes) { return bytes > 0 && bytes % 16 == 0 && bytes < int64_t{1} << 40; }
 
-int64_t OptionalDistance(const void* from, const void* to) { return from == nullptr ? 0 : Distance(from, to); }
+int64_t OptionalDistance(const void* from, const void* to) {
+  return from == nullptr ? 0 : Distance(from, to);
+}
 
 // Takes the problem into the batch where it fits: as its second, which sets the distances, or a later one.
 bool Extend(ProblemBatch& batch, const Problem& problem, int rows) {
@@ -73,7 +75,8 @@ bool Extend(ProblemBatch& batch, const Problem& problem, int rows) {
   };
   if (!exact(next.q_bytes, first.q, problem.q) || !exact(next.k_bytes, first.k, problem.k) ||
       !exact(next.v_bytes, first.v, problem.v) || !exact(next.out_bytes, first.out, problem.out) ||
-      !exact(next.lse_bytes, first.lse, problem.lse) || !exact(next.sinks_bytes, first.sinks, problem.sinks) ||
+      !exact(next.lse_bytes, first.lse, problem.lse) ||
+      !exact(next.sinks_bytes, first.sinks, problem.sinks) ||
       !exact(next.alibi_bytes, first.alibi_slopes, problem.alibi_slopes)) {
     return false;
   }
@@ -121,9 +124,8 @@ std::vector<KernelLaunch> PlanLaunches(const Launch& launch) {
   for (const Problem& p : launch.problems) {
     const bool modified = IsModified(p);
     const int keys = KeysOf(launch, p);
-    auto at = std::find_if(open.begin(), open.end(), [&](const KernelLaunch& l) {
-      return l.keys == keys && l.modified == modified;
-    });
+    auto at = std::find_if(open.begin(), open.end(),
+                           [&](const KernelLaunch& l) { return l.keys == keys && l.modified == modified; });
     if (at == open.end()) {
       open.push_back({.keys = keys, .rows = rows, .modified = modified, .items = 0, .batches = {}});
       at = open.end() - 1;

@@ -15,7 +15,8 @@ struct ProblemBatch {
   const Problem* first = nullptr;
   int32_t count = 1;
   // Bytes from one problem's tensor to the next one's; of optional tensors 0 where absent.
-  int64_t q_bytes = 0, k_bytes = 0, v_bytes = 0, out_bytes = 0, lse_bytes = 0, sinks_bytes = 0, alibi_bytes = 0;
+  int64_t q_bytes = 0, k_bytes = 0, v_bytes = 0, out_bytes = 0, lse_bytes = 0, sinks_bytes = 0,
+          alibi_bytes = 0;
 
   int64_t items(int rows) const { return count * first->q_heads * ((first->q_len + rows - 1) / rows); }
 };

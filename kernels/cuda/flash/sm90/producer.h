@@ -35,13 +35,15 @@ class Producer {
  public:
   __device__ Producer(const Params<kGroups>& params, SharedPlan<T>& shared)
       : params_(params), shape_(params.shape), shared_(shared) {
-    // Block 0 opens the counter; the others wait for that before their first claim. Block 0 waits for nobody, and
-    // no block starts before it, so that this cannot lock up.
-    if (threadIdx.x == 0 && blockIdx.x == 0 && shape_.claims != nullptr) atomicExch(shape_.claims, NoClaims());
+    // Block 0 opens the counter; the others wait for that before their first claim. Block 0 waits for nobody,
+    // and no block starts before it, so that this cannot lock up.
+    if (threadIdx.x == 0 && blockIdx.x == 0 && shape_.claims != nullptr)
+      atomicExch(shape_.claims, NoClaims());
   }
 
-  // Loads a chunk of items, the next in order at each time: with the longest first, that evens out the blocks.
-  // Returns whether it is the last. The first item goes by the block's number; the others are claimed.
+  // Loads a chunk of items, the next in order at each time: with the longest first, that evens out the
+  // blocks. Returns whether it is the last. The first item goes by the block's number; the others are
+  // claimed.
   __device__ bool Chunk() {
     int count = 0;
     while (next_ < shape_.item_count && count < kChunkItems) {
@@ -145,8 +147,8 @@ class Producer {
       BarrierArriveExpect(full, T::kQueryBytes);
 #pragma unroll
       for (int b = 0; b < T::kBlocks; ++b) {
-        CopyBox(shared_.q[query_.stage()][w] + b * T::kQueryBlockBytes, &g.q, b * T::kBlockColumns, item.row_begin,
-                item.head, item.batch, full);
+        CopyBox(shared_.q[query_.stage()][w] + b * T::kQueryBlockBytes, &g.q, b * T::kBlockColumns,
+                item.row_begin, item.head, item.batch, full);
       }
       item.row_begin += kWarpgroupRows;
     }

@@ -4,9 +4,8 @@
 #ifndef ATTEND_KERNELS_CUDA_FLASH_SM90_PTX_H_
 #define ATTEND_KERNELS_CUDA_FLASH_SM90_PTX_H_
 
-#include <cuda/ptx>
-
 #include <cstdint>
+#include <cuda/ptx>
 
 namespace attend::cuda::sm90 {
 

@@ -117,7 +117,8 @@ __device__ inline void AddNotFinite(float (&o)[kCount], const uint8_t* v, const 
 #pragma unroll 1
   for (int key = 0; key < T::kKeys; ++key) {
     const int j = first_key + key;
-    const bool seen[2] = {j >= visible[0].low && j < visible[0].high, j >= visible[1].low && j < visible[1].high};
+    const bool seen[2] = {j >= visible[0].low && j < visible[0].high,
+                          j >= visible[1].low && j < visible[1].high};
 #pragma unroll
     for (int i = 0; i < kCount / 4; ++i) {
       const uint32_t pair =

@@ -67,10 +67,12 @@ __device__ inline void RowMaxima(const float (&s)[kCount], float (&max)[2]) {
 #pragma unroll
   for (int i = kChains; i < kCount / 2; ++i) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) chain[r][i % kChains] = fmaxf(chain[r][i % kChains], s[4 * (i / 2) + 2 * r + i % 2]);
+    for (int r = 0; r < 2; ++r)
+      chain[r][i % kChains] = fmaxf(chain[r][i % kChains], s[4 * (i / 2) + 2 * r + i % 2]);
   }
 #pragma unroll
-  for (int r = 0; r < 2; ++r) max[r] = fmaxf(fmaxf(chain[r][0], chain[r][1]), fmaxf(chain[r][2], chain[r][3]));
+  for (int r = 0; r < 2; ++r)
+    max[r] = fmaxf(fmaxf(chain[r][0], chain[r][1]), fmaxf(chain[r][2], chain[r][3]));
 #pragma unroll
   for (int distance = 1; distance <= 2; distance *= 2) {
 #pragma unroll

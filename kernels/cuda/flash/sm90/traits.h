@@ -55,7 +55,7 @@ struct Item {
   int32_t slot;   // its number within the chunk
   int32_t batch;
   int32_t head;
-  int32_t row_begin;  // of this warpgroup
+  int32_t row_begin;             // of this warpgroup
   int32_t tile_begin, tile_end;  // tiles of keys that some row of the item sees; walked from the last
 };
 

@@ -121,16 +121,17 @@ __device__ inline void WgmmaShared(float (&d)[kN / 2], uint64_t a, uint64_t b, i
 template <typename Element, int kN>
 __device__ inline void WgmmaRegister(float (&d)[kN / 2], const uint32_t* a, uint64_t b, int accumulate);
 
-#define ATTEND_DEFINE_WGMMA_SHARED(element, type, n, count, a, b, p)                              \
-  template <>                                                                                    \
-  __device__ inline void WgmmaShared<element, n>(float(&d)[count], uint64_t da, uint64_t db, int accumulate) { \
-    ATTEND_WGMMA_SHARED(n, count, type, a, b, p, d, da, db, accumulate);                          \
+#define ATTEND_DEFINE_WGMMA_SHARED(element, type, n, count, a, b, p)                         \
+  template <>                                                                                \
+  __device__ inline void WgmmaShared<element, n>(float(&d)[count], uint64_t da, uint64_t db, \
+                                                 int accumulate) {                           \
+    ATTEND_WGMMA_SHARED(n, count, type, a, b, p, d, da, db, accumulate);                     \
   }
-#define ATTEND_DEFINE_WGMMA_REGISTER(element, type, n, count, a0, a1, a2, a3, b, p)               \
-  template <>                                                                                    \
-  __device__ inline void WgmmaRegister<element, n>(float(&d)[count], const uint32_t* ra, uint64_t db,          \
-                                                  int accumulate) {                              \
-    ATTEND_WGMMA_REGISTER(n, count, type, a0, a1, a2, a3, b, p, d, ra, db, accumulate);           \
+#define ATTEND_DEFINE_WGMMA_REGISTER(element, type, n, count, a0, a1, a2, a3, b, p)                   \
+  template <>                                                                                         \
+  __device__ inline void WgmmaRegister<element, n>(float(&d)[count], const uint32_t* ra, uint64_t db, \
+                                                   int accumulate) {                                  \
+    ATTEND_WGMMA_REGISTER(n, count, type, a0, a1, a2, a3, b, p, d, ra, db, accumulate);               \
   }
 
 // Widths of key tiles.
