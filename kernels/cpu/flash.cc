@@ -23,6 +23,8 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
+// The kernels share names for their passes: without internal linkage the linker would mix them.
+namespace {
 
 struct FlashScratch {
   FlashScratch(const Launch& launch, Carver& carver) {
@@ -272,6 +274,7 @@ void Flash(const Launch& launch, void* block, Parallel& parallel) {
 
 int TileLanes() { return kVectorsMax * kFloats; }
 
+}  // namespace
 }  // namespace attend::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -22,6 +22,8 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
+// The kernels share names for their passes: without internal linkage the linker would mix them.
+namespace {
 
 template <int kVectors>
 HWY_ATTR void MaxPass(const ScoreTile& t) {
@@ -167,6 +169,7 @@ void Naive(const Launch& launch, void* block, int64_t block_bytes, Parallel& par
 
 int64_t NaiveBytes(const Launch& launch, int thread_count) { return MatrixBytes(launch, thread_count); }
 
+}  // namespace
 }  // namespace attend::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

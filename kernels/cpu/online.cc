@@ -19,6 +19,8 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
+// The kernels share names for their passes: without internal linkage the linker would mix them.
+namespace {
 
 template <int kVectors>
 HWY_ATTR void DenominatorPass(const ScoreTile& t) {
@@ -141,6 +143,7 @@ void Online(const Launch& launch, void* block, int64_t block_bytes, Parallel& pa
 
 int64_t OnlineBytes(const Launch& launch, int thread_count) { return MatrixBytes(launch, thread_count); }
 
+}  // namespace
 }  // namespace attend::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

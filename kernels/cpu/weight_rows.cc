@@ -12,6 +12,8 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
+// The kernels share names for their passes: without internal linkage the linker would mix them.
+namespace {
 
 struct RowScratch {
   RowScratch(const Launch& launch, Carver& carver) {
@@ -95,6 +97,7 @@ void WeightRows(const Launch& launch, void* block, Parallel& parallel) {
   }
 }
 
+}  // namespace
 }  // namespace attend::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
