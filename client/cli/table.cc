@@ -39,7 +39,8 @@ std::string Bytes(double bytes) {
   const char* const units[] = {"B", "kB", "MB", "GB", "TB"};
   size_t unit = 0;
   while (bytes >= 1000 && unit < 4) bytes /= 1000, ++unit;
-  return absl::StrFormat(unit == 0 ? "%.0f %s" : "%.3g %s", bytes, units[unit]);
+  if (unit == 0) return absl::StrFormat("%.0f %s", bytes, units[unit]);
+  return absl::StrFormat("%.3g %s", bytes, units[unit]);
 }
 
 std::string Seconds(double seconds) {

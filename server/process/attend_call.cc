@@ -181,7 +181,9 @@ absl::Status AttendCall::Prepare(std::unique_ptr<Job>* job, std::unique_ptr<Admi
   j.deadline = absl::FromChrono(context_->deadline());
   j.fair_key = PeerHost(record_.peer);
   j.request_id = record_.request_id;
-  j.done = [this](std::unique_ptr<Job> done, absl::Status result) { OnJobDone(std::move(done), result); };
+  j.done = [this](std::unique_ptr<Job> done, const absl::Status& result) {
+    OnJobDone(std::move(done), result);
+  };
   return absl::OkStatus();
 }
 
