@@ -17,7 +17,7 @@ constexpr absl::Duration kRetryDelay = absl::Milliseconds(50);
 constexpr char kPushbackKey[] = "grpc-retry-pushback-ms";
 
 // A metadata value; empty where there is none.
-absl::string_view Metadata(const grpc::CallbackServerContext& context, absl::string_view key) {
+absl::string_view Metadata(const grpc::ServerContext& context, absl::string_view key) {
   const auto& all = context.client_metadata();
   const auto found = all.find(grpc::string_ref(key.data(), key.size()));
   if (found == all.end()) return "";
@@ -41,25 +41,32 @@ CallShape ShapeOf(const Call& call) {
 
 }  // namespace
 
-AttendCall::AttendCall(const CallServices& services, grpc::GenericCallbackServerContext* context)
-    : services_(services), context_(context), started_(absl::Now()), phase_start_(started_) {
+AttendCall::AttendCall(const CallServices& services, GenericCall* call)
+    : services_(services), call_(call), started_(absl::Now()), phase_start_(started_) {
   services_.metrics->OnStarted(Method::kAttend);
   ReadMetadata();
-  Start();
 }
 
 void AttendCall::ReadMetadata() {
-  const absl::string_view id = Metadata(*context_, kRequestIdKey);
-  record_.request_id = IsRequestId(id) ? std::string(id) : NewRequestId();
-  record_.peer = context_->peer();
-  context_->AddInitialMetadata(std::string(kRequestIdKey), record_.request_id);
-  const absl::string_view trace = Metadata(*context_, kTraceparentKey);
+  grpc::ServerContext& context = call_->context();
+  record_.peer = context.peer();
+  // An id that the caller set comes back; one of ours does only with an error, since it costs every reply a
+  // header that compresses badly.
+  const absl::string_view id = Metadata(context, kRequestIdKey);
+  if (IsRequestId(id)) {
+    record_.request_id = std::string(id);
+    context.AddInitialMetadata(std::string(kRequestIdKey), record_.request_id);
+  } else {
+    record_.request_id = NewRequestId();
+    own_request_id_ = true;
+  }
+  const absl::string_view trace = Metadata(context, kTraceparentKey);
   if (IsTraceparent(trace)) {
     record_.traceparent = std::string(trace);
-    context_->AddInitialMetadata(std::string(kTraceparentKey), record_.traceparent);
+    context.AddInitialMetadata(std::string(kTraceparentKey), record_.traceparent);
   }
   int64_t bytes = 0;
-  if (absl::SimpleAtoi(Metadata(*context_, kRequestBytesKey), &bytes) && bytes >= 0) announced_bytes_ = bytes;
+  if (absl::SimpleAtoi(Metadata(context, kRequestBytesKey), &bytes) && bytes >= 0) announced_bytes_ = bytes;
 }
 
 void AttendCall::Start() {
@@ -91,7 +98,7 @@ void AttendCall::Start() {
 
 void AttendCall::OnGranted() {
   // No other owner can be: who leaves kWaiting otherwise has taken this call out of the line first.
-  if (Move(Phase::kWaiting, Phase::kReading)) StartRead(&message_);
+  if (Move(Phase::kWaiting, Phase::kReading)) call_->StartRead(&message_);
 }
 
 void AttendCall::OnReadDone(bool ok) {
@@ -178,7 +185,7 @@ absl::Status AttendCall::Prepare(std::unique_ptr<Job>* job, std::unique_ptr<Admi
     return status;
   }
   PlaceOutputs(j.call, j.outputs, &j.tensors);
-  j.deadline = absl::FromChrono(context_->deadline());
+  j.deadline = absl::FromChrono(call_->context().deadline());
   j.fair_key = PeerHost(record_.peer);
   j.request_id = record_.request_id;
   j.done = [this](std::unique_ptr<Job> done, const absl::Status& result) {
@@ -210,7 +217,7 @@ void AttendCall::OnJobDone(std::unique_ptr<Job> job, const absl::Status& status)
 void AttendCall::Send(Job& job) {
   reply_ = EncodeResponse(job);
   record_.response_bytes = static_cast<int64_t>(reply_.Length());
-  StartWriteAndFinish(&reply_, grpc::WriteOptions(), grpc::Status::OK);
+  call_->StartWriteAndFinish(reply_, grpc::Status::OK);
 }
 
 void AttendCall::Fail(const absl::Status& status) {
@@ -218,9 +225,10 @@ void AttendCall::Fail(const absl::Status& status) {
   record_.message = std::string(status.message());
   record_.reason = GetReason(status);
   if (const auto delay = GetRetryDelay(status)) {
-    context_->AddTrailingMetadata(kPushbackKey, absl::StrCat(absl::ToInt64Milliseconds(*delay)));
+    call_->context().AddTrailingMetadata(kPushbackKey, absl::StrCat(absl::ToInt64Milliseconds(*delay)));
   }
-  Finish(ToGrpcStatus(status));
+  if (own_request_id_) call_->context().AddInitialMetadata(std::string(kRequestIdKey), record_.request_id);
+  call_->Finish(ToGrpcStatus(status));
 }
 
 void AttendCall::OnCancel() {
@@ -249,7 +257,7 @@ void AttendCall::OnSweep(absl::Time now) {
     if (phase == Phase::kReplying && age > services_.send_timeout && !send_expired_) {
       send_expired_ = true;
       services_.metrics->OnTimeout("send");
-      context_->TryCancel();
+      call_->context().TryCancel();
     }
   }
   if (phase == Phase::kWaiting && age > services_.grant_timeout && budget_->Remove(this)) {

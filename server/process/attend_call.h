@@ -2,13 +2,13 @@
 //
 //   headers -> grant of bytes -> read -> specs, admission, memory, tensors -> scheduler -> reply
 //
-// The call owns itself: gRPC's OnDone deletes it. One owner at a time moves it on (gRPC's reaction, a wire
-// thread, or the scheduler's done); whoever else has something to say (cancellation, time limits) changes
+// The call owns itself: OnDone deletes it. One owner at a time moves it on (gRPC's reaction, a wire thread,
+// or the scheduler's done); whoever else has something to say (cancellation, time limits) changes
 // the phase under the lock first, so that Finish is called exactly once.
 #ifndef ATTEND_SERVER_PROCESS_ATTEND_CALL_H_
 #define ATTEND_SERVER_PROCESS_ATTEND_CALL_H_
 
-#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/support/byte_buffer.h>
 
 #include <cstdint>
 #include <memory>
@@ -24,6 +24,7 @@
 #include "server/process/byte_budget.h"
 #include "server/process/call_log.h"
 #include "server/process/call_registry.h"
+#include "server/process/generic_server.h"
 #include "server/process/wire_threads.h"
 #include "server/runtime/scheduler.h"
 #include "server/wire/decoder.h"
@@ -48,17 +49,18 @@ struct CallServices {
   absl::Duration grant_timeout, receive_timeout, send_timeout;
 };
 
-class AttendCall final : public grpc::ServerGenericBidiReactor,
+class AttendCall final : public GenericCall::Handler,
                          private ByteBudget::Waiter,
                          private CallRegistry::Member {
  public:
-  // Starts the call. context outlives it.
-  AttendCall(const CallServices& services, grpc::GenericCallbackServerContext* context);
+  // The handler of this call.
+  AttendCall(const CallServices& services, GenericCall* call);
 
  private:
   enum class Phase { kWaiting, kReading, kDecoding, kRunning, kReplying };
 
-  // gRPC's reactions.
+  // GenericCall::Handler
+  void Start() override;
   void OnReadDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override;
@@ -67,7 +69,6 @@ class AttendCall final : public grpc::ServerGenericBidiReactor,
   void OnSweep(absl::Time now) override;  // CallRegistry
 
   void ReadMetadata();
-  void Start();
   // The message is here: everything up to the scheduler.
   void Process();
   // Runs on OK; anything else is the answer.
@@ -81,9 +82,10 @@ class AttendCall final : public grpc::ServerGenericBidiReactor,
   void ReleaseGrant();
 
   const CallServices& services_;
-  grpc::GenericCallbackServerContext* const context_;
+  GenericCall* const call_;
   const absl::Time started_;
   CallRecord record_;
+  bool own_request_id_ = false;
 
   absl::Mutex mutex_;
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kWaiting;

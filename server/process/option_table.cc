@@ -48,10 +48,12 @@ constexpr OptionRow kTable[] = {
     {"sequences-max", "Bounds", K::kCount, &O::sequences_max, 1, nullptr, "sequences in one request"},
     {"heads-max", "Bounds", K::kCount, &O::heads_max, 1, nullptr, "query heads in one request"},
     {"weight-rows-max", "Bounds", K::kCount, &O::weight_rows_max, 0, nullptr, "weight_rows in one request"},
+    {"grpc-threads", "Bounds", K::kCount, &O::grpc_threads, 0, nullptr,
+     "threads that receive calls and send replies; 0: half the CPUs, 2 to 16"},
     {"wire-threads", "Bounds", K::kCount, &O::wire_threads, 0, nullptr,
      "threads that copy large tensors off the wire; 0: half the CPUs, at most 8"},
     {"wire-inline-bytes", "Bounds", K::kBytes, &O::wire_inline_bytes, 0, nullptr,
-     "requests up to this size are copied on gRPC's own thread"},
+     "requests up to this size are copied on the thread that received them"},
 
     {"queue-requests-max", "Queue and batches", K::kCount, &O::queue_requests_max, 1, nullptr,
      "requests that wait for a device"},

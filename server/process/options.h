@@ -43,6 +43,7 @@ struct ServerOptions {
   int64_t sequences_max = 65536;
   int64_t heads_max = 65536;
   int64_t weight_rows_max = 65536;
+  int64_t grpc_threads = 0;
   int64_t wire_threads = 0;
   int64_t wire_inline_bytes = int64_t{256} << 10;
 

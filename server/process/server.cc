@@ -2,7 +2,7 @@
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
-#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/support/method_handler.h>
 
 #include <algorithm>
 #include <atomic>
@@ -18,13 +18,15 @@
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "attend/v1/attention.grpc.pb.h"
-#include "server/process/attend_service.h"
+#include "server/process/attend_call.h"
 #include "server/process/devices.h"
+#include "server/process/generic_server.h"
+#include "server/process/health_service.h"
 #include "server/process/http_server.h"
-#include "server/process/info_service.h"
 #include "server/process/listen.h"
 #include "server/process/log.h"
+#include "server/process/server_info.h"
+#include "server/process/small_call.h"
 
 namespace attend::server {
 namespace {
@@ -37,14 +39,13 @@ constexpr absl::Duration kSweepInterval = absl::Milliseconds(50);
 // Calls get this long to end once they have been cancelled; more means a fault of ours.
 constexpr absl::Duration kCancelGrace = absl::Seconds(5);
 
-// Names AttentionService to reflection, while Attend goes to the generic service. gRPC lists a service by the
-// path of a method and counts none that is generic, so there is one more, which nobody can mean to call.
-class NamedAttention final
-    : public v1::AttentionService::WithGenericMethod_Attend<v1::AttentionService::Service> {
+// Names a service to reflection. gRPC lists services by the paths of methods that it knows, and all of ours
+// go to the generic service; so it gets one path for each service, of a method without a name.
+class ListedService final : public grpc::Service {
  public:
-  NamedAttention() {
+  explicit ListedService(const char* path) {
     AddMethod(new grpc::internal::RpcServiceMethod(
-        "/attend.v1.AttentionService/", grpc::internal::RpcMethod::NORMAL_RPC,
+        path, grpc::internal::RpcMethod::NORMAL_RPC,
         new grpc::internal::UnknownMethodHandler("the server has no such method")));
   }
 };
@@ -91,14 +92,18 @@ class GrpcServer final : public Server {
         large_budget_(options.receive_bytes_max - options.receive_bytes_max / kSmallShare),
         small_budget_(options.receive_bytes_max / kSmallShare),
         registry_(options.calls_max, kSweepInterval),
-        wire_threads_(options.wire_threads) {}
+        side_registry_(options.calls_max, kSweepInterval),
+        wire_threads_(options.wire_threads),
+        health_({"", kAttentionService}) {}
 
   ~GrpcServer() override {
     SetServing(false);
     if (grpc_ != nullptr) {
       registry_.Close();
+      health_.Shutdown();
       grpc_->Shutdown(std::chrono::system_clock::now());
       grpc_->Wait();
+      generic_->Shutdown();
     }
     if (scheduler_ != nullptr) scheduler_->Drain(kCancelGrace);
     http_.reset();
@@ -159,6 +164,7 @@ class GrpcServer final : public Server {
     // So calls already on their way are waited for.
     registry_.AwaitQuiet(kQuiet, std::min(kQuietMax, until - absl::Now()));
     if (!whole) Log(LogLevel::kWarn, "drain time is up", {{"calls_cancelled", registry_.size()}});
+    health_.Shutdown();
     // No call is left, or the time is up; this closes the connections and cancels the rest.
     grpc_->Shutdown(absl::ToChronoTime(std::max(until, absl::Now())));
     grpc_->Wait();
@@ -187,10 +193,11 @@ class GrpcServer final : public Server {
     services_.grant_timeout = options_.grant_timeout;
     services_.receive_timeout = options_.receive_timeout;
     services_.send_timeout = options_.send_timeout;
-    attend_ = std::make_unique<AttendService>(services_);
-    info_ = std::make_unique<InfoService>(MakeServerInfo(options_, scheduler_->devices()), metrics_.get());
+    generic_ = std::make_unique<GenericServer>(options_.grpc_threads,
+                                               [this](GenericCall* call) { return MakeHandler(call); });
+    info_ = MakeServerInfo(options_, scheduler_->devices()).SerializeAsString();
 
-    EnablePlugins(options_.reflection);
+    if (options_.reflection) EnableReflection();
     grpc::ServerBuilder builder;
     SetArguments(options_, &builder);
     const std::vector<std::string> addresses = absl::StrSplit(options_.address, ',');
@@ -200,24 +207,46 @@ class GrpcServer final : public Server {
       if (!bindable.ok()) return bindable;
       builder.AddListeningPort(addresses[i], grpc::InsecureServerCredentials(), &ports[i]);
     }
-    if (options_.reflection) builder.RegisterService(&named_attention_);
-    builder.RegisterService(info_.get());
-    builder.RegisterCallbackGenericService(attend_.get());
+    if (options_.reflection) {
+      for (ListedService& listed : listed_) builder.RegisterService(&listed);
+    }
+    generic_->Register(&builder);
     grpc_ = builder.BuildAndStart();
     if (grpc_ == nullptr) return absl::UnavailableError(absl::StrCat("cannot listen on ", options_.address));
+    generic_->Start();
     for (size_t i = 0; i < addresses.size() && grpc_port_ == 0; ++i) {
       if (!absl::StartsWith(addresses[i], "unix:")) grpc_port_ = ports[i];
     }
     return absl::OkStatus();
   }
 
+  GenericCall::Handler* MakeHandler(GenericCall* call) {
+    const std::string& method = call->context().method();
+    if (method == "/attend.v1.AttentionService/Attend") return new AttendCall(services_, call);
+    if (method == "/grpc.health.v1.Health/Watch") return health_.Watch(call);
+    if (method == "/grpc.health.v1.Health/Check") {
+      return new SmallCall(call, &side_registry_, options_.receive_timeout,
+                           [this](const std::string& request) { return health_.Check(request); }, {});
+    }
+    if (method == "/attend.v1.InfoService/GetServerInfo") {
+      metrics_->OnStarted(Method::kGetServerInfo);
+      return new SmallCall(
+          call, &side_registry_, options_.receive_timeout, [this](const std::string&) { return info_; },
+          [this](absl::StatusCode code, absl::Duration time) {
+            CallRecord record;
+            record.code = code;
+            record.total_ns = absl::ToInt64Nanoseconds(time);
+            metrics_->OnHandled(Method::kGetServerInfo, record);
+          });
+    }
+    metrics_->OnRejected("unimplemented");
+    return nullptr;
+  }
+
   // gRPC's plugins belong to the process and to every server built later.
-  static void EnablePlugins(bool reflection) {
+  static void EnableReflection() {
     static std::once_flag once;
-    std::call_once(once, [reflection] {
-      grpc::EnableDefaultHealthCheckService(true);
-      if (reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-    });
+    std::call_once(once, &grpc::reflection::InitProtoReflectionServerBuilderPlugin);
   }
 
   absl::Status ServeHttp() {
@@ -254,10 +283,8 @@ class GrpcServer final : public Server {
   }
 
   void SetServing(bool serving) {
-    if (serving_.exchange(serving) == serving || grpc_ == nullptr) return;
-    grpc::HealthCheckServiceInterface* health = grpc_->GetHealthCheckService();
-    health->SetServingStatus(serving);  // every name, "" included
-    health->SetServingStatus(kAttentionService, serving);
+    if (serving_.exchange(serving) == serving) return;
+    health_.Set(serving ? HealthService::Status::kServing : HealthService::Status::kNotServing);
   }
 
   const ServerOptions options_;
@@ -265,13 +292,17 @@ class GrpcServer final : public Server {
   CallLog call_log_;
   ByteBudget large_budget_, small_budget_;
   CallRegistry registry_;
-  Devices devices_;  // the pool outlives scheduler and calls
+  CallRegistry side_registry_;  // calls that are answered in a drain, too
+  Devices devices_;             // the pool outlives scheduler and calls
   std::unique_ptr<Scheduler> scheduler_;
   WireThreads wire_threads_;
   CallServices services_;
-  NamedAttention named_attention_;
-  std::unique_ptr<AttendService> attend_;
-  std::unique_ptr<InfoService> info_;
+  ListedService listed_[3] = {ListedService("/attend.v1.AttentionService/"),
+                              ListedService("/attend.v1.InfoService/"),
+                              ListedService("/grpc.health.v1.Health/")};
+  std::string info_;  // the reply of GetServerInfo
+  HealthService health_;
+  std::unique_ptr<GenericServer> generic_;  // outlives grpc_
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<HttpServer> http_;
   std::atomic<bool> serving_{false};

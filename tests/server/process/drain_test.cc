@@ -19,18 +19,18 @@
 namespace attend::server {
 namespace {
 
+// HealthCheckRequest: field 1, a string.
+std::string Name(const std::string& service) {
+  if (service.empty()) return "";
+  return std::string({'\x0a', static_cast<char>(service.size())}) + service;
+}
+
 // grpc.health.v1.Health/Check: the serving status (1 SERVING, 2 NOT_SERVING), or -code of an error.
 int Check(const std::shared_ptr<grpc::Channel>& channel, const std::string& service) {
   grpc::GenericStub stub(channel);
   grpc::ClientContext context;
   grpc::CompletionQueue queue;
-  std::string request;
-  if (!service.empty()) {
-    request.push_back('\x0a');  // field 1, a string
-    request.push_back(static_cast<char>(service.size()));
-    request.append(service);
-  }
-  const grpc::Slice slice(request);
+  const grpc::Slice slice(Name(service));
   const auto call =
       stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::ByteBuffer(&slice, 1), &queue);
   call->StartCall();
@@ -55,6 +55,68 @@ TEST(Health, ServesBothNames) {
   EXPECT_THAT(HttpGet(server->http_port(), "/healthz"), ::testing::StartsWith("HTTP/1.1 200 "));
   EXPECT_THAT(HttpGet(server->http_port(), "/readyz"), ::testing::StartsWith("HTTP/1.1 200 "));
   EXPECT_EQ(MetricValue(*server, "attend_ready"), 1);
+}
+
+// A stream of grpc.health.v1.Health/Watch, step by step.
+class Watch {
+ public:
+  Watch(const std::shared_ptr<grpc::Channel>& channel, const std::string& service) : stub_(channel) {
+    stream_ = stub_.PrepareCall(&context_, "/grpc.health.v1.Health/Watch", &queue_);
+    stream_->StartCall(nullptr);
+    Step();
+    const grpc::Slice slice(Name(service));
+    stream_->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), nullptr);
+    Step();
+  }
+  ~Watch() {
+    context_.TryCancel();
+    if (!finished_) Finish();
+  }
+
+  // The next status; -1 where the stream has ended.
+  int Next() {
+    grpc::ByteBuffer message;
+    stream_->Read(&message, nullptr);
+    if (!Step()) return -1;
+    grpc::Slice bytes;
+    EXPECT_TRUE(message.DumpToSingleSlice(&bytes).ok());
+    return bytes.size() == 2 ? bytes.begin()[1] : 0;
+  }
+  grpc::StatusCode Finish() {
+    finished_ = true;
+    grpc::Status status;
+    stream_->Finish(&status, nullptr);
+    Step();
+    return status.error_code();
+  }
+
+ private:
+  bool Step() {
+    void* tag = nullptr;
+    bool ok = false;
+    EXPECT_TRUE(queue_.Next(&tag, &ok));
+    return ok;
+  }
+
+  grpc::GenericStub stub_;
+  grpc::ClientContext context_;
+  grpc::CompletionQueue queue_;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
+  bool finished_ = false;
+};
+
+TEST(Health, WatchersHearOfTheDrainAndAreLetGo) {
+  const auto server = StartServer(TestOptions());
+  const auto channel = Connect(*server);
+  Watch watch(channel, "attend.v1.AttentionService");
+  Watch unknown(channel, "no.such.Service");
+  const auto gone = std::make_unique<Watch>(channel, "");  // cancels while it watches
+  EXPECT_EQ(watch.Next(), 1);
+  EXPECT_EQ(unknown.Next(), 3);
+  EXPECT_TRUE(server->Drain(absl::ZeroDuration()));
+  EXPECT_EQ(watch.Next(), 2);
+  EXPECT_EQ(watch.Next(), -1);
+  EXPECT_EQ(watch.Finish(), grpc::StatusCode::UNAVAILABLE);
 }
 
 TEST(Drain, ReadinessGoesFirstWhileCallsAreStillTaken) {

@@ -75,12 +75,14 @@ TEST(Service, GivesBackTheCallersIds) {
   EXPECT_TRUE(status.ok());
 }
 
-TEST(Service, MakesAnIdWhereTheCallersIsNoneOrUnfit) {
+TEST(Service, MakesAnIdWhereTheCallersIsNoneOrUnfitAndTellsItWithErrors) {
   const auto server = StartServer(TestOptions());
   const auto channel = Connect(*server);
+  v1::AttendRequest wrong = MakeRequest(1, 1, 1, 8);
+  wrong.clear_k_data();
   for (const std::string& id : {std::string(), std::string(129, 'x'), std::string("two words")}) {
     Attend(
-        *channel, MakeRequest(1, 1, 1, 8), nullptr,
+        *channel, wrong, nullptr,
         [&](grpc::ClientContext* context) {
           if (!id.empty()) context->AddMetadata("x-request-id", id);
           context->AddMetadata("traceparent", "00-00000000000000000000000000000000-00f067aa0ba902b7-01");

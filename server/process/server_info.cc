@@ -1,8 +1,7 @@
-#include "server/process/info_service.h"
+#include "server/process/server_info.h"
 
 #include <algorithm>
 
-#include "absl/time/clock.h"
 #include "attend_version.h"
 #include "kernels/attention.h"
 
@@ -42,20 +41,6 @@ v1::GetServerInfoResponse MakeServerInfo(const ServerOptions& options,
   limits->set_device_bytes_max(device_bytes_max);
   limits->set_batch_requests_max(options.batch_requests_max);
   return info;
-}
-
-grpc::ServerUnaryReactor* InfoService::GetServerInfo(grpc::CallbackServerContext* context,
-                                                     const v1::GetServerInfoRequest*,
-                                                     v1::GetServerInfoResponse* response) {
-  metrics_->OnStarted(Method::kGetServerInfo);
-  const absl::Time start = absl::Now();
-  *response = info_;
-  CallRecord record;
-  record.total_ns = absl::ToInt64Nanoseconds(absl::Now() - start);
-  metrics_->OnHandled(Method::kGetServerInfo, record);
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(grpc::Status::OK);
-  return reactor;
 }
 
 }  // namespace attend::server

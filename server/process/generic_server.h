@@ -1,0 +1,104 @@
+// gRPC's side of the calls whose code runs at the headers: the asynchronous generic service, as reactors.
+//
+// gRPC has a generic callback service with the same reactions. It ends every call by handing it to one more
+// thread, which costs a small call a third of its CPU time (server/README.md, "What it costs"); here a call
+// stays on the threads of its completion queue.
+#ifndef ATTEND_SERVER_PROCESS_GENERIC_SERVER_H_
+#define ATTEND_SERVER_PROCESS_GENERIC_SERVER_H_
+
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+namespace attend::server {
+
+class GenericServer;
+
+// One call. Belongs to gRPC until its handler's OnDone has returned. StartRead, StartWriteAndFinish, Finish
+// and TryCancel may be called from any thread and call no reaction before they return.
+class GenericCall {
+ public:
+  // What is done with a call. Reactions may run at the same time on different threads, but for OnDone,
+  // which is the last.
+  class Handler {
+   public:
+    virtual void Start() = 0;  // the headers are there
+    virtual void OnReadDone(bool ok) = 0;
+    virtual void OnWriteDone(bool) {}
+    virtual void OnCancel() = 0;  // the caller is gone, or TryCancel; not before Start has returned
+    virtual void OnDone() = 0;    // all operations have ended, Finish was one; the handler may delete itself
+
+   protected:
+    ~Handler() = default;
+  };
+
+  grpc::GenericServerContext& context() { return context_; }
+  void StartRead(grpc::ByteBuffer* message);         // one at a time; message outlives it
+  void StartWrite(const grpc::ByteBuffer& message);  // of a stream, one at a time
+  // One of these two, exactly once. A read that is pending ends with it.
+  void StartWriteAndFinish(const grpc::ByteBuffer& message, const grpc::Status& status);
+  void Finish(const grpc::Status& status);
+
+ private:
+  friend class GenericServer;
+
+  // What a completion queue gives back.
+  struct Tag {
+    GenericCall* call;
+    void (GenericCall::*reaction)(bool ok);
+  };
+
+  // Waits for a call to come.
+  GenericCall(GenericServer* server, grpc::ServerCompletionQueue* queue);
+  ~GenericCall();
+  void OnRequest(bool ok);
+  void OnRead(bool ok);
+  void OnWritten(bool ok);
+  void OnFinished(bool ok);
+  void OnEnded(bool ok);
+  void Unref();
+
+  GenericServer* const server_;
+  grpc::ServerCompletionQueue* const queue_;
+  grpc::GenericServerContext context_;
+  grpc::GenericServerAsyncReaderWriter stream_;
+  Handler* handler_ = nullptr;
+  Tag request_tag_, read_tag_, write_tag_, finish_tag_, end_tag_;
+  std::atomic<int> outstanding_{3};  // Start, the final operation, and gRPC's word that the call has ended
+  std::atomic<int> cancellation_{0};
+};
+
+class GenericServer {
+ public:
+  // Makes the handler of a call by its context().method(); null: UNIMPLEMENTED.
+  using Factory = std::function<GenericCall::Handler*(GenericCall*)>;
+
+  GenericServer(int64_t threads, Factory factory);
+  ~GenericServer();  // calls Shutdown; after the gRPC server is gone
+
+  void Register(grpc::ServerBuilder* builder);
+  void Start();     // once the gRPC server runs
+  void Shutdown();  // once the gRPC server has been shut down; waits for all calls, ends the threads
+
+ private:
+  friend class GenericCall;
+  void Run(grpc::ServerCompletionQueue* queue);
+
+  const int64_t thread_count_;
+  const Factory factory_;
+  grpc::AsyncGenericService service_;
+  std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
+  std::vector<std::thread> threads_;
+  std::atomic<int64_t> calls_{0};  // there, and waited for
+  bool shut_down_ = false;
+};
+
+}  // namespace attend::server
+
+#endif  // ATTEND_SERVER_PROCESS_GENERIC_SERVER_H_
