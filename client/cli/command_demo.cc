@@ -24,8 +24,8 @@ struct DemoFlags {
 
 // Prints text as it comes; gathers JSON.
 struct Sink {
-  bool json = false;
-  nlohmann::ordered_json all;
+  const bool json;
+  nlohmann::ordered_json& all;
   void Say(const std::string& text) const {
     if (json) return;
     std::printf("%s\n", text.c_str());
@@ -95,8 +95,8 @@ absl::Status CheckModel(Client& client, const DemoFlags& flags, Sink& sink, bool
 int Demo(const DemoFlags& flags, const Context& context) {
   const auto client = context.Connect();
   if (!client.ok()) return Fail(client.status());
-  Sink sink;
-  sink.json = context.json;
+  nlohmann::ordered_json all;
+  Sink sink = {context.json, all};
   bool ok = true;
   absl::Status status = CheckLecture(**client, sink, ok);
   if (status.ok()) status = ClimbLadders(**client, flags, sink);

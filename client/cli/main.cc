@@ -1,10 +1,14 @@
 // attend: the command-line tool.
 #include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
 
 #include "attend_version.h"
 #include "client/cli/commands.h"
 
-int main(int argc, char** argv) {
+namespace {
+
+int Run(int argc, char** argv) {
   attend::cli::Context context;
   CLI::App app("Calls an Attend server: exact attention over gRPC.", "attend");
   app.footer(
@@ -28,4 +32,16 @@ int main(int argc, char** argv) {
     return app.exit(error) == 0 ? attend::cli::kExitOk : attend::cli::kExitUsage;
   }
   return context.exit_code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return Run(argc, argv);
+  } catch (const std::exception& error) {
+    // Such as too little memory for the tensors asked for.
+    std::fprintf(stderr, "attend: %s\n", error.what());
+    return attend::cli::kExitError;
+  }
 }

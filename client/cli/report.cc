@@ -12,6 +12,7 @@ std::string Text(absl::string_view text) { return std::string(text); }
 
 std::vector<std::string> Names(const std::vector<DataType>& dtypes) {
   std::vector<std::string> names;
+  names.reserve(dtypes.size());
   for (const DataType dtype : dtypes) names.push_back(Text(Name(dtype)));
   return names;
 }
