@@ -55,6 +55,50 @@ Row SoftmaxRow(const Request& request, const Problem64& g, int64_t b, int64_t h,
   return row;
 }
 
+// Lengths of sequences: within the padded length, or adding up to the total.
+absl::Status CheckLengths(const char* name, const std::vector<int64_t>& lengths, int64_t bound, bool packed) {
+  int64_t left = bound;
+  for (const int64_t length : lengths) {
+    if (length < 0 || length > (packed ? left : bound)) {
+      return absl::InvalidArgumentError(absl::StrCat(name, ": ", length, " does not fit into ", bound));
+    }
+    left -= length;
+  }
+  if (packed && left != 0) return absl::InvalidArgumentError(absl::StrCat(name, " do not add up to ", bound));
+  return absl::OkStatus();
+}
+
+// A tensor of one of the shapes, where a size of 1 in a broadcast tensor stands for any.
+absl::Status CheckShape(const char* name, const std::optional<TensorView>& tensor,
+                        const std::vector<Shape>& shapes, bool broadcast) {
+  if (!tensor) return absl::OkStatus();
+  for (const Shape& shape : shapes) {
+    bool fits = tensor->shape.size() == shape.size();
+    for (size_t d = 0; fits && d < shape.size(); ++d) {
+      fits = tensor->shape[d] == shape[d] || (broadcast && tensor->shape[d] == 1);
+    }
+    if (fits) return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " is ", ToString(tensor->shape), ", must be ", ToString(shapes.back())));
+}
+
+// What else must fit for no index to lie outside of a tensor.
+absl::Status CheckIndices(const Request& request, const Problem64& p) {
+  const bool packed = p.layout == Layout::kPacked;
+  absl::Status status = CheckLengths("q_lengths", p.q_lengths, p.q_len, packed);
+  status.Update(CheckLengths("kv_lengths", p.kv_lengths, p.kv_len, packed));
+  const Shape scores = {p.batch, p.q_heads, p.q_len, p.kv_len};
+  status.Update(CheckShape("bias", request.bias, {scores}, true));
+  status.Update(CheckShape("mask", request.mask, {scores}, true));
+  status.Update(CheckShape("alibi_slopes", request.alibi_slopes, {{p.batch, p.q_heads}, {p.q_heads}}, false));
+  status.Update(CheckShape("sinks", request.sinks, {{p.q_heads}}, false));
+  if (packed && (request.bias || request.mask || request.return_weights || !request.weight_rows.empty())) {
+    status.Update(absl::InvalidArgumentError("bias, mask and weights need a dense layout"));
+  }
+  return status;
+}
+
 }  // namespace
 
 int64_t Problem64::QRow(int64_t b, int64_t h, int64_t i, int64_t dim) const {
@@ -123,6 +167,8 @@ absl::StatusOr<Problem64> MakeProblem64(const Request& request) {
   if (static_cast<int64_t>(g.q_lengths.size()) != g.batch || g.kv_lengths.size() != g.q_lengths.size()) {
     return absl::InvalidArgumentError("q_lengths and kv_lengths must have one entry for each sequence");
   }
+  const absl::Status indices = CheckIndices(request, g);
+  if (!indices.ok()) return indices;
   const auto starts = [](const std::vector<int64_t>& lengths) {
     std::vector<int64_t> sums(lengths.size());
     std::exclusive_scan(lengths.begin(), lengths.end(), sums.begin(), int64_t{0});

@@ -63,6 +63,8 @@ TestServer::TestServer(const std::string& address) : address_(address) {
   int port = 0;
   builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
   builder.SetMaxReceiveMessageSize(std::numeric_limits<int>::max());
+  // Else its threads may wait for 10 s before they see a shutdown.
+  builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::CQ_TIMEOUT_MSEC, 100);
   builder.RegisterService(static_cast<v1::AttentionService::Service*>(this));
   builder.RegisterService(static_cast<v1::InfoService::Service*>(this));
   server_ = builder.BuildAndStart();

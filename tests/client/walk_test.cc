@@ -87,6 +87,49 @@ TEST(Reference, RowsThatSeeNoKeyAreZeroAndMinusInfinity) {
   EXPECT_EQ(result->out[16], ToDouble(DataType::kFp32, inputs.request.v.data, 0));
 }
 
+// Whatever a caller asks for, no index lies outside of a tensor.
+TEST(Reference, RefusesWhatDoesNotFit) {
+  Inputs inputs = RandomInputs({2, 2, 4, 8}, DataType::kFp32, 1);
+  const float numbers[64] = {};
+  const std::vector<void (*)(Request&, const float*)> faults = {
+      [](Request& r, const float*) {
+        r.q_lengths = {5, 1};
+      },
+      [](Request& r, const float*) {
+        r.kv_lengths = {1, -1};
+      },
+      [](Request& r, const float*) { r.kv_lengths = {1}; },
+      [](Request& r, const float*) { r.k.shape[2] = 3; },
+      [](Request& r, const float*) {
+        r.q.shape = {4, 2, 8};
+      },
+      [](Request& r, const float*) { r.k.shape[1] = r.v.shape[1] = 0; },
+      [](Request& r, const float* n) {
+        r.bias = {DataType::kFp32, {1, 2, 4}, n};
+      },
+      [](Request& r, const float* n) {
+        r.mask = {DataType::kBool, {1, 3, 1, 1}, n};
+      },
+      [](Request& r, const float* n) {
+        r.sinks = {DataType::kFp32, {1}, n};
+      },
+      [](Request& r, const float* n) {
+        r.alibi_slopes = {DataType::kFp32, {1, 2}, n};
+      },
+      [](Request& r, const float*) {
+        r.layout = Layout::kPacked;
+        r.q.shape = r.k.shape = r.v.shape = {8, 2, 8};
+        r.q_lengths = {5, 3};
+        r.kv_lengths = {5, 2};
+      },
+  };
+  for (size_t i = 0; i < faults.size(); ++i) {
+    Request request = inputs.request;
+    faults[i](request, numbers);
+    EXPECT_EQ(Reference(request).status().code(), absl::StatusCode::kInvalidArgument) << i;
+  }
+}
+
 // All layouts are the same numbers in another order.
 TEST(Reference, LayoutsAgree) {
   const Inputs bhld = RandomInputs({2, 3, 5, 8}, DataType::kFp32, 1);

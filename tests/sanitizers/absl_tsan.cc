@@ -15,6 +15,8 @@
 extern "C" {
 void __tsan_acquire(void* address);
 void __tsan_release(void* address);
+// What gRPC does by itself (its allocations, its copies) is ordered by atomics that cannot be seen here.
+const char* __tsan_default_options() { return "ignore_noninstrumented_modules=1"; }
 }
 
 namespace {
