@@ -82,7 +82,8 @@ HWY_INLINE HWY_ATTR void PackQueries(const Launch& launch, const Tile& tile, siz
   }
 }
 
-// kBlock keys by kVectors vectors of lanes, over dims dimensions.
+// kBlock keys by kVectors vectors of lanes, over dims dimensions; added to s, or in its place. The sum over
+// these dimensions starts from zero even then: chains no longer than a chunk are what keeps its error small.
 template <int kVectors>
 HWY_INLINE HWY_ATTR void ScoreBlock(const float* HWY_RESTRICT q_t, const float* const* keys, int dims,
                                     bool add, float* HWY_RESTRICT s, Floats* max) {
@@ -93,7 +94,7 @@ HWY_INLINE HWY_ATTR void ScoreBlock(const float* HWY_RESTRICT q_t, const float* 
   for (int i = 0; i < kBlock; ++i) {
     k[i] = keys[i];
     for (int v = 0; v < kVectors; ++v) {
-      acc[i][v] = add ? hn::Load(df, s + i * kLanes + v * kFloats) : hn::Zero(df);
+      acc[i][v] = hn::Zero(df);
     }
   }
   for (int d = 0; d < dims; ++d) {
@@ -106,7 +107,9 @@ HWY_INLINE HWY_ATTR void ScoreBlock(const float* HWY_RESTRICT q_t, const float* 
   }
   for (int i = 0; i < kBlock; ++i) {
     for (int v = 0; v < kVectors; ++v) {
-      hn::Store(acc[i][v], df, s + i * kLanes + v * kFloats);
+      float* to = s + i * kLanes + v * kFloats;
+      if (add) acc[i][v] = hn::Add(acc[i][v], hn::Load(df, to));
+      hn::Store(acc[i][v], df, to);
       max[v] = hn::Max(max[v], acc[i][v]);
     }
   }
