@@ -10,13 +10,40 @@ namespace {
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t RoundUp(int64_t a, int64_t b) { return CeilDiv(a, b) * b; }
 
-// Decode is bound by reading K and V. A problem alone should keep the memory busy, which takes about 64
-// CTAs with 64 KB on their way in each; but each split costs a partial state written and read again, and the
-// start and end of a CTA (4 microseconds on an H200), so that a split does not read less than 64 KB. Past
-// 1 MB, shorter splits end the launch more evenly than longer ones save.
-constexpr int64_t kDecodeCtas = 64;
+// Decode is bound by reading K and V. A large problem is cut into what runs at once, all of one length: a
+// second wave of a few CTAs would read with most of the chip idle (132 multiprocessors; 128 keeps clear of
+// rounding up). A small one is cut into no shorter splits than what starting, ending and merging a CTA costs
+// beside its reading, unless it would then leave nearly all of the chip idle. Measured on an H200: README.md.
+constexpr int64_t kDecodeMultiprocessors = 128;
+constexpr int64_t kDecodeCtasMin = 32;
 constexpr int64_t kDecodeSplitBytesMin = 64 << 10;
-constexpr int64_t kDecodeSplitBytesMax = 1 << 20;
+constexpr int64_t kDecodeSplitBytesMax = 2 << 20;
+
+struct DecodeShape {
+  int64_t ctas;         // that run at once
+  int64_t split_bytes;  // of K and V, that pay for a CTA
+};
+
+template <int kHeadDim>
+constexpr DecodeShape DecodeShapeOf() {
+  return {kDecodeMultiprocessors * DecodeTileOf<kHeadDim>::kBlocksPerSm,
+          kHeadDim > 128 ? int64_t{1} << 20 : int64_t{512} << 10};
+}
+
+DecodeShape DecodeShapeOf(int head_dim_class) {
+  switch (head_dim_class) {
+    case 64:
+      return DecodeShapeOf<64>();
+    case 96:
+      return DecodeShapeOf<96>();
+    case 128:
+      return DecodeShapeOf<128>();
+    case 192:
+      return DecodeShapeOf<192>();
+    default:
+      return DecodeShapeOf<256>();
+  }
+}
 
 // Prefill is bound by arithmetic: it is split only where its tiles would leave most of a chip idle, and not
 // into fewer keys than what makes a tile's partial state cheap beside the tile's own work.
@@ -37,7 +64,9 @@ TileShape ShapeOf(Path path, bool features) {
 int64_t SplitKeys(Path path, const Launch& launch, const Problem& p, int64_t row_tiles, int64_t keys) {
   if (path == Path::kDecode) {
     const int64_t key_bytes = (launch.head_dim + launch.v_head_dim) * SizeOf(launch.dtype);
-    const int64_t share = keys * p.kv_heads * key_bytes / kDecodeCtas;
+    const DecodeShape shape = DecodeShapeOf(HeadDimClass(launch.head_dim, launch.v_head_dim));
+    const int64_t bytes = keys * p.kv_heads * key_bytes;
+    const int64_t share = std::max(bytes / shape.ctas, std::min(bytes / kDecodeCtasMin, shape.split_bytes));
     return std::clamp(share, kDecodeSplitBytesMin, kDecodeSplitBytesMax) / key_bytes;
   }
   const int64_t splits = kPrefillCtas / (row_tiles * p.kv_heads);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <utility>
 
 #include "kernels/cuda/flash/heuristics.h"
 
@@ -62,17 +63,29 @@ TEST(FlashHeuristicsTest, SplitsCoverEveryVisibleKeyAndNoneIsEmpty) {
   }
 }
 
-TEST(FlashHeuristicsTest, DecodeOfALongSequenceAloneFillsAChip) {
-  for (const int64_t kv_len : {4096, 32768, 131072}) {
-    const Cut cut = CutProblem(Path::kDecode, LaunchOf(128, 128), ProblemOf(1, kv_len, 32, 8));
-    EXPECT_GE(cut.splits * 8, 64) << kv_len;
+TEST(FlashHeuristicsTest, ALongDecodeAloneFillsAnH200InOneWave) {
+  // Three CTAs at head_dim 128 on each of 132 multiprocessors, two at 256.
+  for (const auto& [dim, slots] : {std::pair{128, 396}, {256, 264}}) {
+    for (const int32_t kv_heads : {8, 32}) {
+      const int64_t kv_len = (int64_t{512} << 20) / (kv_heads * dim * 4);
+      const Cut cut = CutProblem(Path::kDecode, LaunchOf(dim, dim), ProblemOf(1, kv_len, 32, kv_heads));
+      EXPECT_GE(cut.splits * kv_heads, slots * 9 / 10) << dim << " " << kv_heads;
+      EXPECT_LE(cut.splits * kv_heads, slots) << dim << " " << kv_heads;
+    }
   }
 }
 
-TEST(FlashHeuristicsTest, ADecodeSplitReadsBetween64KilobytesAndAMegabyteButForItsTile) {
-  for (const int64_t kv_len : {100, 1000, 10000, 1000000}) {
+TEST(FlashHeuristicsTest, AShortDecodeAloneStillRunsOnManyMultiprocessors) {
+  for (const int64_t kv_len : {1024, 4096, 16384}) {
+    EXPECT_GE(CutProblem(Path::kDecode, LaunchOf(128, 128), ProblemOf(1, kv_len, 32, 8)).splits * 8, 32)
+        << kv_len;
+  }
+}
+
+TEST(FlashHeuristicsTest, ADecodeSplitReadsBetween64KilobytesAndTwoMegabytesButForItsTile) {
+  for (const int64_t kv_len : {100, 1000, 10000, 1000000, 10000000}) {
     const Cut cut = CutProblem(Path::kDecode, LaunchOf(128, 128), ProblemOf(1, kv_len, 8, 1));
-    EXPECT_LE(cut.split_keys * 512, (1024 + 32) << 10) << kv_len;
+    EXPECT_LE(cut.split_keys * 512, (2048 + 32) << 10) << kv_len;
     if (cut.splits > 1) {
       EXPECT_GE(cut.split_keys * 512, 32 << 10) << kv_len;
     }
