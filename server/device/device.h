@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,6 +32,15 @@ struct DeviceInfo {
   std::string uuid;   // of a GPU; else empty
   int64_t memory_bytes = 0;
   int slots = 1;  // batches in flight at once
+};
+
+// Bytes of a device's memory; what is not known or does not exist is left out.
+struct DeviceMemory {
+  std::optional<int64_t> total = {};
+  std::optional<int64_t> free = {};  // of the whole device, by its driver
+  std::optional<int64_t> pool = {};  // taken at start for tensors and workspace
+  std::optional<int64_t> used = {};  // of the pool
+  std::optional<int64_t> peak = {};  // the most of it so far
 };
 
 // One call of a batch, its tensors in host memory. Both pointees outlive the batch.
@@ -80,6 +90,8 @@ class Device {
   // Most bytes that calls in flight may need together.
   virtual int64_t device_bytes_max() const = 0;
   virtual std::unique_ptr<DeviceSlot> OpenSlot() = 0;
+  // As it is now. Called when metrics are read.
+  virtual DeviceMemory memory() const = 0;
   // OK, or the sticky fault that makes the device useless.
   virtual absl::Status Health() const = 0;
 };

@@ -45,6 +45,7 @@ class NullDevice : public Device {
   }
   int64_t device_bytes_max() const override { return std::numeric_limits<int64_t>::max(); }
   std::unique_ptr<DeviceSlot> OpenSlot() override { return std::make_unique<NullSlot>(); }
+  DeviceMemory memory() const override { return {}; }
   absl::Status Health() const override { return absl::OkStatus(); }
 
  private:

@@ -97,11 +97,6 @@ class PrometheusMetrics final : public Metrics {
       auto& series = devices_.emplace_back(std::make_unique<DeviceSeries>());
       series->name = device.name;
       series->errors = &MakeCounters(MetricId::kDeviceErrors).Add({{"device", device.name}});
-      if (device.memory_bytes > 0) {
-        MakeGauges(MetricId::kDeviceMemoryBytes)
-            .Add({{"device", device.name}, {"uuid", device.uuid}, {"kind", "total"}})
-            .Set(static_cast<double>(device.memory_bytes));
-      }
     }
   }
 

@@ -18,12 +18,18 @@ namespace attend::server {
 // The methods with series of their own.
 enum class Method { kAttend, kGetServerInfo };
 
+struct DeviceMemorySample {
+  std::string device, uuid;
+  DeviceMemory memory;
+};
+
 // Numbers read when somebody scrapes.
 struct Sample {
   int64_t receive_used = 0, receive_capacity = 0, receive_waiting = 0;
   int64_t host_used = 0, host_peak = 0, host_capacity = 0;
   int64_t inflight = 0;
   bool ready = false;
+  std::vector<DeviceMemorySample> devices;
 };
 
 // Thread-safe. All series but those of attend_kernel_seconds (by kernel, dtype, head_dim and device, so

@@ -14,7 +14,9 @@ using prometheus::MetricFamily;
 
 class Families {
  public:
-  void Add(MetricId id, double value, const std::string& kind = "") {
+  using Labels = std::vector<ClientMetric::Label>;
+
+  void Add(MetricId id, double value, Labels labels = {}) {
     const MetricRow& row = Row(id);
     if (families_.empty() || families_.back().name != row.name) {
       const bool counter = row.type == MetricType::kCounter;
@@ -24,7 +26,7 @@ class Families {
                            {}});
     }
     ClientMetric metric;
-    if (!kind.empty()) metric.label.push_back({"kind", kind});
+    metric.label = std::move(labels);
     metric.counter.value = value;
     metric.gauge.value = value;
     families_.back().metric.push_back(std::move(metric));
@@ -38,13 +40,25 @@ class Families {
   std::vector<MetricFamily> families_;
 };
 
+void AddDeviceMemory(const DeviceMemorySample& device, Families* families) {
+  const DeviceMemory& m = device.memory;
+  const std::pair<const char*, const std::optional<int64_t>*> kinds[] = {
+      {"total", &m.total}, {"free", &m.free}, {"pool", &m.pool}, {"used", &m.used}, {"peak", &m.peak}};
+  for (const auto& [kind, bytes] : kinds) {
+    if (!*bytes) continue;  // left out, never 0
+    families->Add(MetricId::kDeviceMemoryBytes, static_cast<double>(**bytes),
+                  {{"device", device.device}, {"uuid", device.uuid}, {"kind", kind}});
+  }
+}
+
 }  // namespace
 
 std::vector<MetricFamily> SampledFamilies(const std::optional<Sample>& sample) {
   Families families;
   if (sample) {
     const auto add = [&](MetricId id, int64_t value, const std::string& kind = "") {
-      families.Add(id, static_cast<double>(value), kind);
+      families.Add(id, static_cast<double>(value),
+                   kind.empty() ? Families::Labels{} : Families::Labels{{"kind", kind}});
     };
     add(MetricId::kInflightRequests, sample->inflight);
     add(MetricId::kReceiveBudgetBytes, sample->receive_used, "used");
@@ -53,6 +67,7 @@ std::vector<MetricFamily> SampledFamilies(const std::optional<Sample>& sample) {
     add(MetricId::kPinnedMemoryBytes, sample->host_used, "used");
     add(MetricId::kPinnedMemoryBytes, sample->host_peak, "peak");
     add(MetricId::kPinnedMemoryBytes, sample->host_capacity, "capacity");
+    for (const DeviceMemorySample& device : sample->devices) AddDeviceMemory(device, &families);
     add(MetricId::kReady, sample->ready ? 1 : 0);
   }
   const ProcessFigures process = ReadProcessFigures();

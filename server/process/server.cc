@@ -279,6 +279,9 @@ class GrpcServer final : public Server {
     sample.host_capacity = devices_.pool->capacity();
     sample.inflight = registry_.size();
     sample.ready = Unready().empty();
+    for (const std::unique_ptr<Device>& device : scheduler_->devices()) {
+      sample.devices.push_back({device->info().name, device->info().uuid, device->memory()});
+    }
     return sample;
   }
 

@@ -92,6 +92,7 @@ class CudaDevice final : public Device {
   absl::Duration PredictTime(const Call& call) const override;
   int64_t device_bytes_max() const override { return device_pool_->capacity(); }
   std::unique_ptr<DeviceSlot> OpenSlot() override;
+  DeviceMemory memory() const override;
   absl::Status Health() const override;
 
   CudaApi& api() { return *api_; }
@@ -342,6 +343,17 @@ std::unique_ptr<DeviceSlot> CudaDevice::OpenSlot() {
     return nullptr;
   }
   return slot;
+}
+
+DeviceMemory CudaDevice::memory() const {
+  DeviceMemory memory;
+  memory.total = info_.memory_bytes;
+  const absl::StatusOr<int64_t> free = api_->FreeMemoryBytes();
+  if (free.ok()) memory.free = *free;
+  memory.pool = device_pool_->capacity();
+  memory.used = device_pool_->used_bytes();
+  memory.peak = device_pool_->peak_bytes();
+  return memory;
 }
 
 absl::Status CudaDevice::Health() const {

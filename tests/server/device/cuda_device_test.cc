@@ -199,6 +199,26 @@ TEST_F(CudaDeviceTest, TakesNineTenthsOfWhatIsFreeAndGivesItBack) {
   EXPECT_EQ(api_->device_bytes_allocated(), 0);
 }
 
+TEST_F(CudaDeviceTest, TellsItsMemory) {
+  Open();
+  const TestCall a(SmallCall(1, 64));
+  EXPECT_EQ(device_->memory().total, int64_t{128} << 20);
+  EXPECT_EQ(device_->memory().free, int64_t{64} << 20);  // as the driver says
+  EXPECT_EQ(device_->memory().pool, int64_t{16} << 20);
+  EXPECT_EQ(device_->memory().used, 0);
+  const auto slot = device_->OpenSlot();
+  Flight flight;
+  flight.items = {a.item()};
+  {
+    absl::MutexLock hold(&api_->gate());
+    flight.Run(*slot);
+    EXPECT_GE(device_->memory().used, server::PlanBatch(flight.items).bytes);
+  }
+  ASSERT_TRUE(flight.Wait());
+  EXPECT_EQ(device_->memory().used, 0);
+  EXPECT_GE(device_->memory().peak, server::PlanBatch(flight.items).bytes);
+}
+
 TEST_F(CudaDeviceTest, RefusesWhatNoKernelTakes) {
   Open();
   Call call = SmallCall(1, 8);

@@ -161,6 +161,7 @@ class FakeDevice : public Device {
   std::unique_ptr<DeviceSlot> OpenSlot() override {
     return std::make_unique<FakeSlot>(control_, options_.at_once);
   }
+  server::DeviceMemory memory() const override { return {}; }
   absl::Status Health() const override {
     absl::MutexLock lock(&control_->mutex_);
     return control_->health_;
