@@ -1,9 +1,10 @@
-// A fixed set of threads behind Parallel.
+// A fixed set of threads behind Parallel, which any number of callers share.
 #ifndef ATTEND_KERNELS_CPU_THREAD_POOL_H_
 #define ATTEND_KERNELS_CPU_THREAD_POOL_H_
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -14,34 +15,39 @@
 
 namespace attend::cpu {
 
-// For() hands out indices one by one, in order, to whichever thread is free; the caller is thread 0 and
-// works too. Thread-safe: calls of For from several threads take turns. fn must not call For of the same
-// pool.
+// For may be called by several threads at once: each caller works on its own loop as thread 0, and the
+// workers turn from loop to loop, one index at a time, so that a short loop does not wait for a long one.
+// Indices of a loop are handed out in order. Idle threads sleep.
 class ThreadPool : public Parallel {
  public:
-  // thread_count threads, the caller's among them; 0 stands for UsableCpus().
+  // thread_count threads, one caller among them; 0 or less stands for UsableCpus().
   explicit ThreadPool(int thread_count = 0);
-  ~ThreadPool() override;
+  ~ThreadPool() override;  // no For is running
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  int thread_count() const override { return static_cast<int>(threads_.size()) + 1; }
+  int thread_count() const override { return thread_count_; }
   void For(int64_t count, const std::function<void(int64_t index, int thread)>& fn) override;
 
  private:
-  struct Job {
-    int64_t count;
+  // One For. Lives on its caller's stack.
+  struct Loop {
     const std::function<void(int64_t, int)>* fn;
+    int64_t count;
     std::atomic<int64_t> next{0};
+    int workers = 0;  // inside fn or about to be; guarded by the pool's mutex
+    absl::CondVar idle;
   };
-  static void Work(Job& job, int thread);
-  void ThreadMain(int thread);
 
-  absl::Mutex turn_;  // held by the caller of For
-  absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(turn_);
-  Job* job_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  int64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;
-  int working_ ABSL_GUARDED_BY(mutex_) = 0;
+  void Work(int thread);
+  // Takes indices of the loop until none is left, or, for workers, until other loops want their turn.
+  void Turn(Loop* loop, int thread, bool worker);
+
+  const int thread_count_;
+  absl::Mutex mutex_;
+  absl::CondVar wake_;
+  std::deque<Loop*> loops_ ABSL_GUARDED_BY(mutex_);  // with indices left; at most one per caller
+  std::atomic<int> loop_count_{0};                   // loops_.size()
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };

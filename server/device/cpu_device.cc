@@ -12,10 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "kernels/cpu/cpu_attention.h"
-#include "kernels/cpu/cpu_count.h"
+#include "kernels/cpu/thread_pool.h"
 #include "kernels/work.h"
 #include "server/device/call_cost.h"
-#include "server/device/worker_pool.h"
 #include "server/memory/region_pool.h"
 
 namespace attend::server {
@@ -39,7 +38,7 @@ int64_t ScratchBytes(const Launch& launch, int threads) {
 // What the slots share. Outlives them.
 struct CpuShared {
   CpuShared(int threads, std::unique_ptr<HostPool> pool) : workers(threads), scratch(std::move(pool)) {}
-  WorkerPool workers;
+  cpu::ThreadPool workers;
   std::unique_ptr<HostPool> scratch;
 };
 
@@ -183,8 +182,7 @@ absl::StatusOr<std::unique_ptr<Device>> CreateCpuDevice(const CpuDeviceOptions& 
   if (!region.ok()) return region.status();
   RegionPoolOptions pool_options;
   pool_options.resident_bytes_max = kScratchResidentMax;
-  const int threads = options.threads > 0 ? options.threads : cpu::UsableCpus();
-  return std::make_unique<CpuDevice>(threads, options.slots,
+  return std::make_unique<CpuDevice>(options.threads, options.slots,
                                      CreateRegionPool(*std::move(region), pool_options));
 }
 

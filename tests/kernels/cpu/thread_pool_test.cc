@@ -9,43 +9,69 @@
 #include <thread>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "kernels/cpu/cpu_count.h"
 
 namespace attend::cpu {
 namespace {
 
-TEST(ThreadPoolTest, RunsEachIndexOnce) {
-  for (const int threads : {1, 2, 7}) {
+TEST(ThreadPoolTest, EachIndexRunsOnceOnAThreadBelowTheCount) {
+  for (const int threads : {1, 2, 5}) {
     ThreadPool pool(threads);
     EXPECT_EQ(pool.thread_count(), threads);
-    for (const int64_t count : {0, 1, 2, 1000}) {
+    for (const int64_t count : {0, 1, 2, 7, 1000}) {
       std::vector<std::atomic<int>> runs(count);
-      pool.For(count, [&](int64_t i, int) { ++runs[i]; });
+      pool.For(count, [&](int64_t i, int thread) {
+        ++runs[i];
+        EXPECT_GE(thread, 0);
+        EXPECT_LT(thread, pool.thread_count());
+      });
       for (const auto& r : runs) EXPECT_EQ(r, 1);
     }
   }
 }
 
-TEST(ThreadPoolTest, NoTwoRunWithTheSameThreadNumber) {
+// Scratch is per thread of a loop: two indices of one loop never run under one thread number at once.
+TEST(ThreadPoolTest, ThreadNumbersAreExclusiveWithinALoop) {
   ThreadPool pool(4);
-  std::vector<std::atomic<int>> busy(4);
-  pool.For(2000, [&](int64_t, int thread) {
-    EXPECT_EQ(busy[thread].fetch_add(1), 0);
-    busy[thread].fetch_sub(1);
-  });
-}
-
-TEST(ThreadPoolTest, CallersTakeTurns) {
-  ThreadPool pool(3);
-  std::atomic<int64_t> sum = 0;
   std::vector<std::thread> callers;
-  for (int c = 0; c < 4; ++c) {
-    callers.emplace_back([&] {
-      for (int round = 0; round < 50; ++round) pool.For(20, [&](int64_t i, int) { sum += i; });
+  for (int c = 0; c < 3; ++c) {
+    callers.emplace_back([&pool] {
+      for (int round = 0; round < 100; ++round) {
+        std::vector<std::atomic<int>> inside(pool.thread_count());
+        std::atomic<int64_t> sum{0};
+        pool.For(50, [&](int64_t i, int thread) {
+          EXPECT_EQ(++inside[thread], 1);
+          sum += i;
+          --inside[thread];
+        });
+        EXPECT_EQ(sum, 50 * 49 / 2);
+      }
     });
   }
   for (std::thread& t : callers) t.join();
-  EXPECT_EQ(sum, 4 * 50 * 190);
+}
+
+TEST(ThreadPoolTest, AShortLoopEndsWhileALongOneRuns) {
+  ThreadPool pool(2);
+  absl::Notification short_done, long_started;
+  std::atomic<bool> started{false};
+  std::thread long_caller([&] {
+    pool.For(10, [&](int64_t, int) {
+      if (!started.exchange(true)) long_started.Notify();
+      short_done.WaitForNotification();
+    });
+  });
+  long_started.WaitForNotification();
+  std::atomic<int> ran{0};
+  pool.For(10, [&](int64_t, int) { ++ran; });
+  EXPECT_EQ(ran, 10);
+  short_done.Notify();
+  long_caller.join();
+}
+
+TEST(ThreadPoolTest, ZeroThreadsAreAsManyAsThereAreCpus) {
+  EXPECT_EQ(ThreadPool(0).thread_count(), UsableCpus());
 }
 
 class CgroupTest : public ::testing::Test {
