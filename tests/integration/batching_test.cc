@@ -14,8 +14,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/processes.h"
+#include "tests/integration/server_metrics.h"
+#include "tests/integration/server_process.h"
 
-namespace attend {
+namespace attend::integration {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
@@ -62,23 +64,21 @@ std::map<int64_t, Answer> Digests(ChildProcess& client) {
   return answers;
 }
 
-// Nothing is held any more: no call, no queued request, no byte of the pool.
-void ExpectIdle(const ServerProcess& server) {
-  EXPECT_TRUE(server.AwaitMetric("attend_inflight_requests", 0));
-  EXPECT_TRUE(server.AwaitMetric("attend_queue_depth", 0));
-  EXPECT_TRUE(server.AwaitMetric("attend_queue_bytes", 0));
-  EXPECT_TRUE(server.AwaitMetric("attend_pinned_memory_bytes{kind=\"used\"}", 0));
-  EXPECT_TRUE(server.AwaitMetric("attend_receive_budget_bytes{kind=\"used\"}", 0));
+double MetricOf(const ServerProcess& server, const char* series) {
+  return Metric(server.metrics_port(), series);
 }
+
+// Nothing is held any more: no call, no queued request, no byte of the pool.
+void ExpectIdle(const ServerProcess& server) { EXPECT_EQ(WaitUntilIdle(server.metrics_port()), ""); }
 
 TEST(Batching, BitsAreTheSameAloneAndUnderLoad) {
   constexpr int kRequests = 150, kClients = 3, kSeed = 1234;
-  const auto server = ServerProcess::Start({"--device=cpu"});
-  ASSERT_NE(server, nullptr);
-  const std::map<int64_t, Answer> alone = Digests(*StartClient(*server, "digest", kSeed, kRequests, 1));
+  ServerProcess server({"--device=cpu"});
+  ASSERT_TRUE(server.running()) << server.Log();
+  const std::map<int64_t, Answer> alone = Digests(*StartClient(server, "digest", kSeed, kRequests, 1));
   ASSERT_EQ(alone.size(), size_t{kRequests});
   std::vector<std::unique_ptr<ChildProcess>> clients;
-  for (int c = 0; c < kClients; ++c) clients.push_back(StartClient(*server, "digest", kSeed, kRequests, 16));
+  for (int c = 0; c < kClients; ++c) clients.push_back(StartClient(server, "digest", kSeed, kRequests, 16));
   int64_t shared = 0;
   for (auto& client : clients) {
     const std::map<int64_t, Answer> crowd = Digests(*client);
@@ -89,40 +89,40 @@ TEST(Batching, BitsAreTheSameAloneAndUnderLoad) {
     }
   }
   EXPECT_GT(shared, 0);
-  ExpectIdle(*server);
+  ExpectIdle(server);
 }
 
 TEST(Batching, AStormOfCancellationsAndDeadlinesLeavesNothing) {
-  const auto server = ServerProcess::Start({"--device=cpu"});
-  ASSERT_NE(server, nullptr);
+  ServerProcess server({"--device=cpu"});
+  ASSERT_TRUE(server.running()) << server.Log();
   std::vector<std::unique_ptr<ChildProcess>> clients;
-  for (int c = 0; c < 3; ++c) clients.push_back(StartClient(*server, "storm", 100 + c, 400, 8));
+  for (int c = 0; c < 3; ++c) clients.push_back(StartClient(server, "storm", 100 + c, 400, 8));
   const std::map<std::string, int64_t> counts = Counts(clients);
   for (const auto& [code, count] : counts) {
     EXPECT_TRUE(code == "OK" || code == "CANCELLED" || code == "DEADLINE_EXCEEDED") << code << " " << count;
   }
   EXPECT_GT(counts.contains("OK") ? counts.at("OK") : 0, 0);
-  ExpectIdle(*server);
+  ExpectIdle(server);
   // And it still answers.
   clients.clear();
-  clients.push_back(StartClient(*server, "small", 1, 10, 2));
+  clients.push_back(StartClient(server, "small", 1, 10, 2));
   EXPECT_EQ(Counts(clients)["OK"], 10);
 }
 
 TEST(Batching, ADrainUnderLoadLosesNothingThatWasAccepted) {
-  const auto server = ServerProcess::Start({"--device=cpu", "--log-calls-per-second=1000000"});
-  ASSERT_NE(server, nullptr);
+  ServerProcess server({"--device=cpu", "--log-calls-per-second=1000000"});
+  ASSERT_TRUE(server.running()) << server.Log();
   std::vector<std::unique_ptr<ChildProcess>> clients;
-  for (int c = 0; c < 3; ++c) clients.push_back(StartClient(*server, "count", 10 + c, 0, 8));
+  for (int c = 0; c < 3; ++c) clients.push_back(StartClient(server, "count", 10 + c, 0, 8));
   ASSERT_TRUE([&] {
     for (const absl::Time until = absl::Now() + absl::Seconds(30); absl::Now() < until;) {
-      if (server->Metric("grpc_server_handled_total").value_or(0) > 200) return true;
+      if (MetricOf(server, "grpc_server_handled_total") > 200) return true;
       absl::SleepFor(absl::Milliseconds(10));
     }
     return false;
   }());
-  server->process().Signal(SIGTERM);
-  EXPECT_EQ(server->process().Wait(absl::Seconds(60)), 0) << server->process().Output();
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.WaitForExit(absl::Seconds(60)), 0) << server.Log();
   std::map<std::string, int64_t> counts = Counts(clients);
   // Every answer that the server gave has come, and what it did not take came back so. (gRPC itself ends
   // a call with CANCELLED that reaches a server in the moment of its shutdown, before we see it.)
@@ -130,7 +130,7 @@ TEST(Batching, ADrainUnderLoadLosesNothingThatWasAccepted) {
     EXPECT_TRUE(code == "OK" || code == "UNAVAILABLE" || code == "CANCELLED") << code << " " << count;
   }
   int64_t answered = 0;
-  for (const absl::string_view line : absl::StrSplit(server->process().Output(), '\n')) {
+  for (const absl::string_view line : absl::StrSplit(server.Log(), '\n')) {
     if (absl::StrContains(line, "code=OK")) ++answered;
   }
   EXPECT_EQ(counts["OK"], answered);
@@ -138,45 +138,48 @@ TEST(Batching, ADrainUnderLoadLosesNothingThatWasAccepted) {
 
 // S13, S14: in bounded time, also where a batch does not end.
 TEST(Batching, ADrainEndsInTimeThoughABatchRunsOn) {
-  const auto server = ServerProcess::Start({"--device=cpu", "--cpu-threads=1", "--drain-timeout=500ms"});
-  ASSERT_NE(server, nullptr);
-  const auto client = StartClient(*server, "long", 1, 1, 1);
+  ServerProcess server({"--device=cpu", "--cpu-threads=1", "--drain-timeout=500ms"});
+  ASSERT_TRUE(server.running()) << server.Log();
+  const auto client = StartClient(server, "long", 1, 1, 1);
   // Admitted and out of the queue: it runs.
   for (const absl::Time until = absl::Now() + absl::Seconds(30);
-       server->Metric("attend_queue_bytes").value_or(0) == 0 && absl::Now() < until;) {
+       !(MetricOf(server, "attend_queue_bytes") > 0) && absl::Now() < until;) {
     absl::SleepFor(absl::Milliseconds(10));
   }
-  EXPECT_TRUE(server->AwaitMetric("attend_queue_depth", 0));
-  server->process().Signal(SIGTERM);
-  EXPECT_EQ(server->process().Wait(absl::Seconds(60)), 1) << server->process().Output();
-  EXPECT_THAT(server->process().Output(), testing::HasSubstr("all_answered=false"));
+  for (const absl::Time until = absl::Now() + absl::Seconds(10);
+       MetricOf(server, "attend_queue_depth") != 0 && absl::Now() < until;) {
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  EXPECT_EQ(MetricOf(server, "attend_queue_depth"), 0);
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.WaitForExit(absl::Seconds(60)), 1) << server.Log();
+  EXPECT_THAT(server.Log(), testing::HasSubstr("all_answered=false"));
 }
 
 TEST(Batching, KilledClientsLeakNothing) {
-  const auto server = ServerProcess::Start({"--device=cpu"});
-  ASSERT_NE(server, nullptr);
-  const int64_t start = server->ResidentBytes();
+  ServerProcess server({"--device=cpu"});
+  ASSERT_TRUE(server.running()) << server.Log();
+  const int64_t start = server.ResidentBytes();
   for (int round = 0; round < 6; ++round) {
     std::vector<std::unique_ptr<ChildProcess>> clients;
-    for (int c = 0; c < 2; ++c) clients.push_back(StartClient(*server, "hold", round * 10 + c, 0, 6));
+    for (int c = 0; c < 2; ++c) clients.push_back(StartClient(server, "hold", round * 10 + c, 0, 6));
     for (const absl::Time until = absl::Now() + absl::Seconds(20);
-         server->Metric("attend_inflight_requests").value_or(0) < 4 && absl::Now() < until;) {
+         !(MetricOf(server, "attend_inflight_requests") >= 4) && absl::Now() < until;) {
       absl::SleepFor(absl::Milliseconds(5));
     }
     absl::SleepFor(absl::Milliseconds(37 * round));  // another stage of their requests each time
     for (auto& client : clients) client->Signal(SIGKILL);
     for (auto& client : clients) client->Wait();
-    ExpectIdle(*server);
+    ExpectIdle(server);
   }
   // What stays: the pool's touched pages, and what the allocator keeps of the 12 messages of 6 MiB that a
   // round holds at once. A leak of one message a round and client would show.
-  const auto pool_peak =
-      static_cast<int64_t>(server->Metric("attend_pinned_memory_bytes{kind=\"peak\"}").value_or(0));
+  const auto pool_peak = static_cast<int64_t>(MetricOf(server, "attend_pinned_memory_bytes{kind=\"peak\"}"));
   if (!kSanitized) {
-    EXPECT_LT(server->ResidentBytes(), start + pool_peak + 12 * 6 * kMiB * 3 / 2);
+    EXPECT_LT(server.ResidentBytes(), start + pool_peak + 12 * 6 * kMiB * 3 / 2);
   }
   std::vector<std::unique_ptr<ChildProcess>> clients;
-  clients.push_back(StartClient(*server, "small", 1, 10, 2));
+  clients.push_back(StartClient(server, "small", 1, 10, 2));
   EXPECT_EQ(Counts(clients)["OK"], 10);
 }
 
@@ -184,18 +187,18 @@ TEST(Batching, KilledClientsLeakNothing) {
 TEST(Batching, SmallRequestsLeaveResidentMemoryFlat) {
   const char* const asked = std::getenv("ATTEND_SMALL_REQUESTS");
   const int64_t requests = asked != nullptr ? std::atoll(asked) : kSanitized ? 4000 : 60000;
-  const auto server = ServerProcess::Start({"--device=cpu"});
-  ASSERT_NE(server, nullptr);
+  ServerProcess server({"--device=cpu"});
+  ASSERT_TRUE(server.running()) << server.Log();
   const auto run = [&](int64_t count) {
     std::vector<std::unique_ptr<ChildProcess>> clients;
-    for (int c = 0; c < 2; ++c) clients.push_back(StartClient(*server, "small", c, count / 2, 16));
+    for (int c = 0; c < 2; ++c) clients.push_back(StartClient(server, "small", c, count / 2, 16));
     for (auto& client : clients) ASSERT_TRUE(client->Wait(absl::Hours(1)).has_value());
     EXPECT_EQ(Counts(clients)["OK"], count / 2 * 2);
   };
   run(requests / 4);  // until pools, threads and allocator have settled
-  const int64_t settled = server->ResidentBytes();
+  const int64_t settled = server.ResidentBytes();
   run(requests);
-  const int64_t after = server->ResidentBytes();
+  const int64_t after = server.ResidentBytes();
   std::printf("resident: %.1f MiB settled, %.1f MiB after %ld more requests\n",
               static_cast<double>(settled) / kMiB, static_cast<double>(after) / kMiB,
               static_cast<long>(requests));
@@ -203,8 +206,8 @@ TEST(Batching, SmallRequestsLeaveResidentMemoryFlat) {
   if (!kSanitized) {
     EXPECT_LT(after, settled + 16 * kMiB);
   }
-  ExpectIdle(*server);
+  ExpectIdle(server);
 }
 
 }  // namespace
-}  // namespace attend
+}  // namespace attend::integration

@@ -1,11 +1,8 @@
 #include "tests/integration/processes.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <spawn.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,14 +13,12 @@
 #include <fstream>
 #include <sstream>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 
 extern char** environ;
 
-namespace attend {
+namespace attend::integration {
 namespace {
 
 constexpr absl::Duration kPoll = absl::Milliseconds(10);
@@ -41,27 +36,6 @@ std::string ReadFile(const std::string& path) {
   std::ostringstream text;
   text << std::ifstream(path).rdbuf();
   return text.str();
-}
-
-// The body of an HTTP GET from a loopback port; empty where it fails.
-std::string HttpGet(int port, const std::string& path) {
-  const int s = socket(AF_INET, SOCK_STREAM, 0);
-  if (s < 0) return "";
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  std::string reply;
-  if (connect(s, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) {
-    const std::string request = absl::StrCat("GET ", path, " HTTP/1.0\r\n\r\n");
-    if (write(s, request.data(), request.size()) == static_cast<ssize_t>(request.size())) {
-      char buffer[65536];
-      for (ssize_t n; (n = read(s, buffer, sizeof(buffer))) > 0;) reply.append(buffer, n);
-    }
-  }
-  close(s);
-  const size_t body = reply.find("\r\n\r\n");
-  return body == std::string::npos ? "" : reply.substr(body + 4);
 }
 
 }  // namespace
@@ -114,57 +88,4 @@ std::optional<int> ChildProcess::Wait(absl::Duration limit) {
 
 std::string ChildProcess::Output() const { return ReadFile(output_path_); }
 
-std::unique_ptr<ServerProcess> ServerProcess::Start(const std::vector<std::string>& flags) {
-  const char* const program = std::getenv("ATTEND_SERVER");
-  if (program == nullptr) std::abort();
-  auto server = std::unique_ptr<ServerProcess>(new ServerProcess);
-  server->port_file_ = TemporaryFile();
-  std::vector<std::string> argv = {program, "--address=127.0.0.1:0", "--metrics-address=127.0.0.1:0",
-                                   absl::StrCat("--port-file=", server->port_file_)};
-  argv.insert(argv.end(), flags.begin(), flags.end());
-  server->process_ = std::make_unique<ChildProcess>(argv);
-  for (const absl::Time until = absl::Now() + absl::Seconds(60); absl::Now() < until;) {
-    std::istringstream ports(ReadFile(server->port_file_));
-    if (ports >> server->grpc_port_ >> server->http_port_) return server;
-    if (server->process_->Wait(kPoll)) break;
-  }
-  std::fprintf(stderr, "attend-server does not serve:\n%s\n", server->process_->Output().c_str());
-  return nullptr;
-}
-
-ServerProcess::~ServerProcess() { unlink(port_file_.c_str()); }
-
-std::string ServerProcess::target() const { return absl::StrCat("127.0.0.1:", grpc_port_); }
-
-std::optional<double> ServerProcess::Metric(const std::string& name) const {
-  std::optional<double> sum;
-  for (const absl::string_view line : absl::StrSplit(HttpGet(http_port_, "/metrics"), '\n')) {
-    const size_t space = line.rfind(' ');
-    if (space == absl::string_view::npos || line[0] == '#') continue;
-    const absl::string_view sample = line.substr(0, space);
-    if (sample != name && sample.substr(0, sample.find('{')) != name) continue;
-    double value = 0;
-    if (absl::SimpleAtod(line.substr(space + 1), &value)) sum = sum.value_or(0) + value;
-  }
-  return sum;
-}
-
-bool ServerProcess::AwaitMetric(const std::string& name, double value) const {
-  for (const absl::Time until = absl::Now() + absl::Seconds(10); absl::Now() < until;) {
-    if (Metric(name) == value) return true;
-    absl::SleepFor(kPoll);
-  }
-  std::fprintf(stderr, "%s is %g, not %g\n", name.c_str(), Metric(name).value_or(-1), value);
-  return false;
-}
-
-int64_t ServerProcess::ResidentBytes() const { return attend::ResidentBytes(process_->pid()); }
-
-int64_t ResidentBytes(pid_t pid) {
-  std::ifstream status(absl::StrCat("/proc/", pid, "/statm"));
-  int64_t pages = 0;
-  status >> pages >> pages;
-  return pages * sysconf(_SC_PAGESIZE);
-}
-
-}  // namespace attend
+}  // namespace attend::integration

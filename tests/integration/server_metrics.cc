@@ -12,7 +12,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 
 namespace attend::integration {
@@ -38,14 +37,16 @@ std::string HttpGet(int port, absl::string_view path) {
 
 double Metric(int metrics_port, absl::string_view series) {
   const std::string text = HttpGet(metrics_port, "/metrics");
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+  double sum = std::numeric_limits<double>::quiet_NaN();
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    const size_t space = line.rfind(' ');
+    if (space == absl::string_view::npos || line[0] == '#') continue;
+    const absl::string_view sample = line.substr(0, space);
+    if (sample != series && sample.substr(0, sample.find('{')) != series) continue;
     double value = 0;
-    if (absl::ConsumePrefix(&line, series) && absl::ConsumePrefix(&line, " ") &&
-        absl::SimpleAtod(line, &value)) {
-      return value;
-    }
+    if (absl::SimpleAtod(line.substr(space + 1), &value)) sum = std::isnan(sum) ? value : sum + value;
   }
-  return std::numeric_limits<double>::quiet_NaN();
+  return sum;
 }
 
 std::string WaitUntilIdle(int metrics_port, absl::Duration limit) {

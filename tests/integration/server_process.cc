@@ -1,14 +1,11 @@
 #include "tests/integration/server_process.h"
 
-#include <fcntl.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -21,25 +18,6 @@ namespace {
 
 constexpr absl::Duration kStartLimit = absl::Seconds(60);
 constexpr absl::Duration kPoll = absl::Milliseconds(5);
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-// In the child: becomes the server.
-[[noreturn]] void Exec(const std::vector<std::string>& args, const std::string& log) {
-  const int out = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
-  dup2(out, STDOUT_FILENO);
-  dup2(out, STDERR_FILENO);
-  std::vector<char*> argv;
-  for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
-  argv.push_back(nullptr);
-  execv(argv[0], argv.data());
-  _exit(127);
-}
 
 }  // namespace
 
@@ -56,8 +34,7 @@ ServerProcess::ServerProcess(std::vector<std::string> flags) {
     std::erase_if(args, [&](const std::string& arg) { return arg.rfind(name, 0) == 0; });
     args.push_back(std::move(flag));
   }
-  pid_ = fork();
-  if (pid_ == 0) Exec(args, folder_ + "/log");
+  process_ = std::make_unique<ChildProcess>(args);
   const absl::Time limit = absl::Now() + kStartLimit;
   while (!ReadPorts()) {
     if (absl::Now() > limit) Signal(SIGKILL);
@@ -67,10 +44,7 @@ ServerProcess::ServerProcess(std::vector<std::string> flags) {
 }
 
 ServerProcess::~ServerProcess() {
-  if (running()) {
-    Signal(SIGKILL);
-    WaitForExit(absl::Seconds(60));
-  }
+  process_.reset();
   std::error_code ignored;
   if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
 }
@@ -90,31 +64,21 @@ std::shared_ptr<grpc::Channel> ServerProcess::Connect() const {
   return grpc::CreateCustomChannel(target(), grpc::InsecureChannelCredentials(), args);
 }
 
-std::string ServerProcess::Log() const { return ReadFile(folder_ + "/log"); }
+std::string ServerProcess::Log() const { return process_ != nullptr ? process_->Output() : ""; }
 
 int64_t ServerProcess::ResidentBytes() const {
   if (ATTEND_SANITIZED) return 0;
   int64_t pages = 0, resident = 0;
-  std::stringstream(ReadFile(absl::StrCat("/proc/", pid_, "/statm"))) >> pages >> resident;
+  std::ifstream(absl::StrCat("/proc/", process_->pid(), "/statm")) >> pages >> resident;
   return resident * sysconf(_SC_PAGESIZE);
 }
 
-void ServerProcess::Signal(int signal) const {
-  if (running()) kill(pid_, signal);
+void ServerProcess::Signal(int signal) {
+  if (running()) process_->Signal(signal);
 }
 
 int ServerProcess::WaitForExit(absl::Duration limit) {
-  const absl::Time end = absl::Now() + limit;
-  while (running()) {
-    int status = 0;
-    if (waitpid(pid_, &status, WNOHANG) == pid_) {
-      pid_ = -1;
-      return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    }
-    if (absl::Now() >= end) return -1;
-    absl::SleepFor(kPoll);
-  }
-  return -1;
+  return process_ != nullptr ? process_->Wait(limit).value_or(-1) : -1;
 }
 
 }  // namespace attend::integration

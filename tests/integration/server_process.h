@@ -2,8 +2,6 @@
 #ifndef ATTEND_TESTS_INTEGRATION_SERVER_PROCESS_H_
 #define ATTEND_TESTS_INTEGRATION_SERVER_PROCESS_H_
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,6 +9,7 @@
 
 #include "absl/time/time.h"
 #include "grpcpp/channel.h"
+#include "tests/integration/processes.h"
 
 namespace attend::integration {
 
@@ -24,8 +23,7 @@ class ServerProcess {
   ServerProcess(const ServerProcess&) = delete;
   ServerProcess& operator=(const ServerProcess&) = delete;
 
-  bool running() const { return pid_ > 0; }
-  pid_t pid() const { return pid_; }
+  bool running() const { return process_ != nullptr && process_->running(); }
   std::string target() const;  // "127.0.0.1:port"
   int metrics_port() const { return metrics_port_; }
   // A new connection, whose messages may have any size.
@@ -34,19 +32,19 @@ class ServerProcess {
   std::string Log() const;  // what it wrote to stdout and stderr so far
   // Of its memory, now. 0 where it is built with sanitizers, which keep what is freed.
   int64_t ResidentBytes() const;
-  void Signal(int signal) const;
+  void Signal(int signal);
   // Waits for its end: its exit code, 128 + n where signal n ended it, or -1 where it still runs.
-  int WaitForExit(absl::Duration limit);
+  int WaitForExit(absl::Duration limit = absl::Seconds(60));
   int Stop() {  // as an operator does
     Signal(15);
-    return WaitForExit(absl::Seconds(60));
+    return WaitForExit();
   }
 
  private:
   bool ReadPorts();
 
-  std::string folder_;  // its log and port file
-  pid_t pid_ = -1;
+  std::string folder_;  // its port file
+  std::unique_ptr<ChildProcess> process_;
   int port_ = 0, metrics_port_ = 0;
 };
 

@@ -11,8 +11,9 @@
 #include "absl/time/time.h"
 #include "attend_version.h"
 #include "tests/integration/processes.h"
+#include "tests/integration/server_process.h"
 
-namespace attend {
+namespace attend::integration {
 namespace {
 
 using ::testing::HasSubstr;
@@ -59,43 +60,43 @@ TEST(Process, AMissingGpuIsOneLine) {
 }
 
 TEST(Process, ATakenPortIsOneLine) {
-  const auto first = ServerProcess::Start({"--device=null"});
-  ASSERT_NE(first, nullptr);
+  ServerProcess first;
+  ASSERT_TRUE(first.running()) << first.Log();
   const Ended second = RunServer(
-      {"--device=null", "--address=" + first->target(), "--metrics-address=off", "--log-level=error"});
+      {"--device=null", "--address=" + first.target(), "--metrics-address=off", "--log-level=error"});
   EXPECT_EQ(second.code, 1);
   EXPECT_EQ(second.output,
-            "attend-server: cannot listen on " + first->target() + ": Address already in use\n");
+            "attend-server: cannot listen on " + first.target() + ": Address already in use\n");
 }
 
 TEST(Process, TermAndIntEndWell) {
   for (const int signal : {SIGTERM, SIGINT}) {
-    const auto server = ServerProcess::Start({"--device=null"});
-    ASSERT_NE(server, nullptr);
-    server->process().Signal(signal);
-    EXPECT_EQ(server->process().Wait(absl::Seconds(20)), 0);
-    EXPECT_THAT(server->process().Output(), HasSubstr("all_answered=true"));
+    ServerProcess server;
+    ASSERT_TRUE(server.running()) << server.Log();
+    server.Signal(signal);
+    EXPECT_EQ(server.WaitForExit(absl::Seconds(20)), 0);
+    EXPECT_THAT(server.Log(), HasSubstr("all_answered=true"));
   }
 }
 
 TEST(Process, ASecondSignalCutsTheDrainShort) {
-  const auto server = ServerProcess::Start({"--device=null", "--drain-delay=60s"});
-  ASSERT_NE(server, nullptr);
-  server->process().Signal(SIGTERM);
+  ServerProcess server({"--drain-delay=60s"});
+  ASSERT_TRUE(server.running()) << server.Log();
+  server.Signal(SIGTERM);
   const absl::Time until = absl::Now() + absl::Seconds(10);
-  while (server->process().Output().find("draining") == std::string::npos && absl::Now() < until) {
+  while (server.Log().find("draining") == std::string::npos && absl::Now() < until) {
     absl::SleepFor(absl::Milliseconds(10));
   }
   absl::SleepFor(absl::Milliseconds(100));
-  server->process().Signal(SIGTERM);
-  EXPECT_EQ(server->process().Wait(absl::Seconds(20)), 128 + SIGTERM);
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.WaitForExit(absl::Seconds(20)), 128 + SIGTERM);
 }
 
 TEST(Process, AutoSaysWhatItTookAndLogsAreJsonWhereAsked) {
-  const auto server = ServerProcess::Start({"--device=auto", "--log-format=json"});
-  ASSERT_NE(server, nullptr);
-  EXPECT_THAT(server->process().Output(), HasSubstr("\"message\":\"device\",\"choice\":\""));
+  ServerProcess server({"--device=auto", "--log-format=json"});
+  ASSERT_TRUE(server.running()) << server.Log();
+  EXPECT_THAT(server.Log(), HasSubstr("\"message\":\"device\",\"choice\":\""));
 }
 
 }  // namespace
-}  // namespace attend
+}  // namespace attend::integration
