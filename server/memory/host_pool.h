@@ -1,5 +1,5 @@
-// Blocks of host memory for tensors, out of a budget that is fixed at start: pinned where a GPU copies
-// from it, plain memory for the CPU.
+// Blocks of memory for tensors, out of a budget that is fixed at start. Mostly host memory, pinned where a
+// GPU copies from it; the CUDA device also keeps its own memory in such a pool, which never touches it.
 #ifndef ATTEND_SERVER_MEMORY_HOST_POOL_H_
 #define ATTEND_SERVER_MEMORY_HOST_POOL_H_
 
@@ -44,8 +44,7 @@ class HostPool {
   virtual ~HostPool() = default;
   // A block of uninitialised memory (it may hold bytes of former requests: whoever takes it writes all
   // that is ever sent from it); an empty one for size 0. RESOURCE_EXHAUSTED (POOL_FULL) when the budget or a
-  // contiguous range is used up; InvalidArgument when size is negative or exceeds
-  // capacity().
+  // contiguous range is used up; InvalidArgument when size is negative or exceeds capacity().
   virtual absl::StatusOr<HostBlock> Allocate(int64_t size) = 0;
   virtual int64_t capacity() const = 0;    // bytes
   virtual int64_t used_bytes() const = 0;  // bytes in blocks now

@@ -1,4 +1,4 @@
-// gRPC's side of the calls whose code runs at the headers: the asynchronous generic service, as reactors.
+// gRPC's side of the calls whose code runs at the headers: the asynchronous generic service behind reactions.
 //
 // gRPC has a generic callback service with the same reactions. It ends every call by handing it to one more
 // thread, which costs a small call a third of its CPU time (server/README.md, "What it costs"); here a call

@@ -30,9 +30,9 @@ class Server {
   // end with an error.
   virtual absl::Status Health() = 0;
 
-  // Readiness and health first, then --drain-delay in which calls are still taken, then no new ones;
-  // waits until all accepted calls are answered, at most --drain-timeout. Stop ends the delay early.
-  // False where calls had to be cancelled.
+  // Readiness and health first, then the delay (--drain-delay) in which calls are still taken, then no new
+  // ones; waits until all accepted calls are answered, at most --drain-timeout. False where calls had to be
+  // cancelled.
   virtual bool Drain(absl::Duration delay) = 0;
 };
 

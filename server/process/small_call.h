@@ -26,7 +26,7 @@ using SmallEnd = std::function<void(absl::StatusCode code, absl::Duration time)>
 inline constexpr int64_t kSmallRequestMax = 64 << 10;
 
 grpc::ByteBuffer ToByteBuffer(const std::string& bytes);
-// Empty where the message is larger than kSmallRequestMax.
+// InvalidArgument where the message is larger than kSmallRequestMax.
 absl::StatusOr<std::string> ToSmallString(grpc::ByteBuffer* message);
 
 // One call of a method. Refuses, as Attend does, in a drain and above calls_max; ends where the request does

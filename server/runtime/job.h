@@ -35,7 +35,7 @@ struct JobReport {
   int64_t batch_requests = 0;
 };
 
-// Filled by the reactor, handed to the scheduler, handed back through done.
+// Filled by the call (server/process), handed to the scheduler, handed back through done.
 struct Job {
   // Counts the blocks below: they go first when the job is destroyed. Set by the scheduler.
   std::unique_ptr<Admission> admission;
