@@ -27,10 +27,12 @@ struct OneCall {
 };
 
 // One connection, driven by one thread through its completion queue.
-void Drive(const Load& load, int in_flight, const std::atomic<bool>& stop, LoadResult* result) {
+void Drive(const Load& load, int in_flight, Clock::time_point start, const std::atomic<bool>& stop,
+           LoadResult* result) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetMaxSendMessageSize(-1);
   grpc::GenericStub stub(
       grpc::CreateCustomChannel(load.target, grpc::InsecureChannelCredentials(), arguments));
   const grpc::Slice slice(load.request.data(), load.request.size(), grpc::Slice::STATIC_SLICE);
@@ -38,8 +40,9 @@ void Drive(const Load& load, int in_flight, const std::atomic<bool>& stop, LoadR
   const auto start_call = [&] {
     auto* call = new OneCall;
     call->start = Clock::now();
-    call->reader = stub.PrepareUnaryCall(&call->context, "/attend.v1.AttentionService/Attend",
-                                         grpc::ByteBuffer(&slice, 1), &queue);
+    // As Attend's clients do.
+    call->context.AddMetadata("attend-request-bytes", std::to_string(load.request.size()));
+    call->reader = stub.PrepareUnaryCall(&call->context, load.method, grpc::ByteBuffer(&slice, 1), &queue);
     call->reader->StartCall();
     call->reader->Finish(&call->reply, &call->status, call);
   };
@@ -60,6 +63,7 @@ void Drive(const Load& load, int in_flight, const std::atomic<bool>& stop, LoadR
       continue;
     }
     ++result->calls;
+    result->seconds = Since(start);
     result->latency.push_back(Since(call->start));
     start_call();
   }
@@ -79,16 +83,17 @@ LoadResult RunLoad(const Load& load) {
   const Clock::time_point start = Clock::now();
   for (int c = 0; c < load.connections; ++c) {
     const int share = load.in_flight / load.connections + (c < load.in_flight % load.connections ? 1 : 0);
-    threads.emplace_back(
-        [&load, &stop, share, part = &parts[static_cast<size_t>(c)]] { Drive(load, share, stop, part); });
+    threads.emplace_back([&load, &stop, start, share, part = &parts[static_cast<size_t>(c)]] {
+      Drive(load, share, start, stop, part);
+    });
   }
   std::this_thread::sleep_for(std::chrono::duration<double>(load.seconds));
   stop = true;
   LoadResult total;
-  total.seconds = Since(start);
   for (std::thread& thread : threads) thread.join();
   for (LoadResult& part : parts) {
     total.calls += part.calls;
+    total.seconds = std::max(total.seconds, part.seconds);
     total.reply_bytes = std::max(total.reply_bytes, part.reply_bytes);
     total.latency.insert(total.latency.end(), part.latency.begin(), part.latency.end());
   }

@@ -11,19 +11,20 @@ namespace attend::bench {
 
 struct Load {
   std::string target;
-  std::string request;  // serialised AttendRequest
+  std::string method;
+  std::string request;  // message bytes
   int connections = 1;
-  int in_flight = 1;
+  int in_flight = 1;  // of all connections together
   double seconds = 1;
 };
 
 struct LoadResult {
   int64_t calls = 0;
-  double seconds = 0;
+  double seconds = 0;           // from the start to the last of these calls
   int64_t reply_bytes = 0;      // of one reply
   std::vector<double> latency;  // seconds, sorted
-  double calls_per_second() const { return static_cast<double>(calls) / seconds; }
-  double Percentile(double p) const;
+  double calls_per_second() const { return calls == 0 ? 0 : static_cast<double>(calls) / seconds; }
+  double Percentile(double p) const;  // p in [0, 1]; 0 where no call ended
 };
 
 // Ends the process with a message where a call fails.

@@ -33,7 +33,7 @@ Child Spawn(const std::vector<std::string>& command) {
     std::vector<char*> arguments;
     for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
     arguments.push_back(nullptr);
-    execv(arguments[0], arguments.data());
+    execvp(arguments[0], arguments.data());
     _exit(127);
   }
   close(in[0]);
@@ -65,15 +65,20 @@ ServerProcess ServerProcess::Attend(const std::string& binary, const std::vector
   return server;
 }
 
-ServerProcess ServerProcess::RawEcho(const std::string& binary, int64_t reply_bytes) {
+std::optional<ServerProcess> ServerProcess::Peer(const std::vector<std::string>& command, std::string* why) {
   ServerProcess server;
-  const Child child = Spawn({binary, std::to_string(reply_bytes)});
+  const Child child = Spawn(command);
   server.pid_ = child.pid;
   server.stdin_ = child.in;
   FILE* out = fdopen(child.out, "r");
-  if (std::fscanf(out, "%d", &server.port_) != 1) Die(binary + " did not start");
+  char line[256] = {};
+  if (std::fgets(line, sizeof(line), out) == nullptr) std::snprintf(line, sizeof(line), "it did not start");
   std::fclose(out);
-  return server;
+  server.port_ = std::atoi(line);
+  if (server.port_ > 0) return server;
+  *why = line;
+  why->erase(why->find_last_not_of('\n') + 1);
+  return std::nullopt;
 }
 
 ServerProcess::ServerProcess(ServerProcess&& other) noexcept

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,9 @@ class ServerProcess {
  public:
   // attend-server with these flags, on free ports; ready when it returns.
   static ServerProcess Attend(const std::string& binary, const std::vector<std::string>& flags);
-  // The raw peer.
-  static ServerProcess RawEcho(const std::string& binary, int64_t reply_bytes);
+  // A peer: a program that prints its port on a line of its own and serves until its standard input ends. One
+  // that prints anything else cannot run here: the line is then in `why`, and there is no value.
+  static std::optional<ServerProcess> Peer(const std::vector<std::string>& command, std::string* why);
   ServerProcess(ServerProcess&& other) noexcept;
   ~ServerProcess();  // stops it
 
@@ -30,7 +32,7 @@ class ServerProcess {
   int64_t StatusBytes(const std::string& key) const;
 
   pid_t pid_ = -1;
-  int stdin_ = -1;  // closing it ends the raw peer
+  int stdin_ = -1;  // closing it ends a peer
   int port_ = 0;
 };
 

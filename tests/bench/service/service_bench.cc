@@ -1,133 +1,258 @@
-// What the service costs over raw gRPC: attend-server with the null device beside raw_echo, the same bytes
-// both ways, in one run on one machine. Rounds alternate between the two; figures are medians.
+// What the service costs, in one run on one machine: attend-server beside a raw gRPC C++ server that carries
+// the same bytes both ways over as many connections (raw_echo.cc), and beside what people write today
+// (today_service.py). One load generator drives all of them; rounds go from one to the next in turn; figures
+// are medians over the rounds.
 //
-//   service_bench ATTEND_SERVER RAW_ECHO [ROUNDS [SECONDS]]
+//   service_bench --attend build/.../attend-server --raw build/.../raw_echo            transport alone
+//   service_bench --suite attention --device cuda --today today_service.py ...         the whole service
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
-#include "attend/v1/attention.pb.h"
 #include "tests/bench/service/load.h"
+#include "tests/bench/service/requests.h"
 #include "tests/bench/service/server_process.h"
 
 namespace attend::bench {
 namespace {
 
-// A request of about these bytes, nearly all of them q, so that the reply is about as large. Wide heads and
-// few tokens, as an LLM's layer has.
-std::string MakeRequest(int64_t bytes) {
-  constexpr int64_t kDim = 64;
-  const int64_t kv_len = bytes < 4096 ? 1 : 8;
-  const int64_t q_len = std::max<int64_t>(1, bytes / (kDim * 2) - 2 * kv_len);
-  v1::AttendRequest request;
-  const auto fill = [&](v1::TensorSpec* spec, std::string* data, int64_t len) {
-    spec->set_dtype(v1::DATA_TYPE_FP16);
-    for (const int64_t size : {int64_t{1}, int64_t{1}, len, kDim}) spec->add_shape(size);
-    data->assign(static_cast<size_t>(len * kDim * 2), '\0');
-  };
-  fill(request.mutable_q(), request.mutable_q_data(), q_len);
-  fill(request.mutable_k(), request.mutable_k_data(), kv_len);
-  fill(request.mutable_v(), request.mutable_v_data(), kv_len);
-  return request.SerializeAsString();
-}
+using Json = nlohmann::ordered_json;
 
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
+constexpr char kAttendMethod[] = "/attend.v1.AttentionService/Attend";
+constexpr char kTodayMethod[] = "/a/attend";
 
-struct Case {
-  const char* name;
-  int64_t bytes;
-  int connections;
-  int in_flight;
+struct Flags {
+  std::string attend, raw, today;
+  std::string suite = "transport", device = "null", rows, json;
+  std::vector<std::string> server_flags;
+  int rounds = 5;
+  double seconds = 1;
 };
 
-struct Binaries {
-  std::string attend, raw;
+struct Row {
+  std::string name;
+  int connections, in_flight;
+  int64_t bytes;         // of the transport suite's message
+  AttentionShape shape;  // of the attention suite's
 };
 
-void Compare(const Binaries& binaries, const Case& c, int rounds, double seconds) {
-  Load load;
-  load.request = MakeRequest(c.bytes);
-  load.connections = c.connections;
-  load.in_flight = c.in_flight;
-  const ServerProcess attend = ServerProcess::Attend(binaries.attend, {"--device=null"});
-  load.target = attend.target();
-  load.seconds = 0.3;
-  const int64_t reply_bytes = RunLoad(load).reply_bytes;  // warms up, too
-  const ServerProcess raw = ServerProcess::RawEcho(binaries.raw, reply_bytes);
-  load.target = raw.target();
-  RunLoad(load);
-
-  load.seconds = seconds;
-  std::vector<double> ours, theirs, ratios, ours_p50, theirs_p50;
-  for (int round = 0; round < rounds; ++round) {
-    LoadResult results[2];
-    for (int i = 0; i < 2; ++i) {
-      const int which = (round + i) % 2;  // who goes first alternates
-      load.target = which == 0 ? attend.target() : raw.target();
-      results[which] = RunLoad(load);
-    }
-    ours.push_back(results[0].calls_per_second());
-    theirs.push_back(results[1].calls_per_second());
-    ratios.push_back(ours.back() / theirs.back());
-    ours_p50.push_back(results[0].Percentile(0.5));
-    theirs_p50.push_back(results[1].Percentile(0.5));
+std::vector<Row> Rows(const std::string& suite) {
+  if (suite == "transport") {
+    return {{"1 KiB, 1 in flight", 1, 1, 1 << 10, {}},
+            {"1 KiB, 16 in flight", 2, 16, 1 << 10, {}},
+            {"1 MiB, 4 in flight", 2, 4, 1 << 20, {}},
+            {"16 MiB, 1 in flight", 1, 1, 16 << 20, {}},
+            {"16 MiB, 4 in flight", 2, 4, 16 << 20, {}}};
   }
-  const double bytes = static_cast<double>(load.request.size()) + static_cast<double>(reply_bytes);
-  std::printf("%-24s %10.0f %10.0f %9.2f %9.2f %9.1f %9.1f   %.3f (%.3f to %.3f)\n", c.name, Median(ours),
-              Median(theirs), Median(ours) * bytes / 1e9, Median(theirs) * bytes / 1e9,
-              Median(ours_p50) * 1e6, Median(theirs_p50) * 1e6, Median(ratios),
-              *std::min_element(ratios.begin(), ratios.end()),
-              *std::max_element(ratios.begin(), ratios.end()));
+  return {{"[1,8,128,64] x 1", 1, 1, 0, {1, 8, 128, 64}},
+          {"[1,8,128,64] x 64", 8, 64, 0, {1, 8, 128, 64}},
+          {"[1,8,16,64] x 64", 8, 64, 0, {1, 8, 16, 64}},
+          {"[1,8,512,64] x 64", 8, 64, 0, {1, 8, 512, 64}},
+          {"[1,32,1024,128] x 8", 8, 8, 0, {1, 32, 1024, 128}},
+          {"[1,32,4096,128] x 1", 1, 1, 0, {1, 32, 4096, 128}},
+          {"[4,8,4096,64] x 1", 1, 1, 0, {4, 8, 4096, 64}}};
+}
+
+struct Figures {
+  double median = 0, least = 0, most = 0;
+};
+
+Figures Summary(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return {values[values.size() / 2], values.front(), values.back()};
+}
+
+Json ToJson(const Figures& f) { return {{"median", f.median}, {"min", f.least}, {"max", f.most}}; }
+
+// One server of a row, and what its rounds measured.
+struct Peer {
+  std::string name;
+  Load load;
+  std::vector<double> calls_per_s = {}, p50_s = {}, p99_s = {};
+};
+
+Json ToJson(const Peer& peer) {
+  return {{"calls_per_s", ToJson(Summary(peer.calls_per_s))},
+          {"p50_s", ToJson(Summary(peer.p50_s))},
+          {"p99_s", ToJson(Summary(peer.p99_s))}};
+}
+
+// Of each round, this peer's figure by the other's.
+Figures Ratio(const std::vector<double>& mine, const std::vector<double>& others) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < mine.size(); ++i) ratios.push_back(mine[i] / others[i]);
+  return Summary(ratios);
+}
+
+[[noreturn]] void Die(const std::string& what) {
+  std::fprintf(stderr, "%s\n", what.c_str());
+  std::exit(1);
+}
+
+ServerProcess StartAttend(const Flags& flags) {
+  std::vector<std::string> arguments = flags.server_flags;
+  arguments.push_back("--device=" + flags.device);
+  return ServerProcess::Attend(flags.attend, arguments);
+}
+
+// Those that serve every row.
+struct Servers {
+  ServerProcess attend;
+  std::optional<ServerProcess> today;
+};
+
+std::optional<ServerProcess> StartToday(const Flags& flags) {
+  if (flags.suite != "attention" || flags.today.empty()) return std::nullopt;
+  std::string why;
+  auto today = ServerProcess::Peer({"python3", flags.today}, &why);
+  if (!today) std::printf("%s: left out: %s\n", flags.today.c_str(), why.c_str());
+  return today;
+}
+
+// Warms the peer up; the bytes of its reply.
+int64_t WarmUp(const Peer& peer) {
+  Load load = peer.load;
+  load.seconds = 0.3;
+  return RunLoad(load).reply_bytes;
+}
+
+void Print(const Row& row, const std::vector<Peer>& peers) {
+  for (const Peer& peer : peers) {
+    const Figures calls = Ratio(peers[0].calls_per_s, peer.calls_per_s);
+    std::printf("%-22s %-7s %10.1f %10.3f %10.3f", peer.name == "attend" ? row.name.c_str() : "",
+                peer.name.c_str(), Summary(peer.calls_per_s).median, Summary(peer.p50_s).median * 1e3,
+                Summary(peer.p99_s).median * 1e3);
+    if (peer.name != "attend") {
+      std::printf("   %6.2f (%.2f to %.2f)   %6.2f", calls.median, calls.least, calls.most,
+                  Ratio(peers[0].p50_s, peer.p50_s).median);
+    }
+    std::printf("\n");
+  }
   std::fflush(stdout);
 }
 
+Json Measure(const Flags& flags, const Servers& servers, const Row& row) {
+  const bool attention = flags.suite == "attention";
+  Load load;
+  load.target = servers.attend.target();
+  load.connections = row.connections;
+  load.in_flight = row.in_flight;
+  load.seconds = flags.seconds;
+  load.method = kAttendMethod;
+  load.request = attention ? AttendMessage(row.shape) : TransportMessage(row.bytes);
+  std::vector<Peer> peers = {{"attend", load}};
+  const int64_t reply_bytes = WarmUp(peers[0]);
+
+  std::string why;
+  const auto raw = ServerProcess::Peer({flags.raw, std::to_string(reply_bytes)}, &why);
+  if (!raw) Die(flags.raw + ": " + why);
+  load.target = raw->target();
+  peers.push_back({"raw", load});
+  WarmUp(peers.back());
+  if (servers.today) {
+    load.target = servers.today->target();
+    load.method = kTodayMethod;
+    load.request = TodayMessage(row.shape);
+    peers.push_back({"today", load});
+    WarmUp(peers.back());
+  }
+  for (int round = 0; round < flags.rounds; ++round) {
+    for (size_t i = 0; i < peers.size(); ++i) {
+      // Who goes first alternates.
+      Peer& peer = peers[(static_cast<size_t>(round) + i) % peers.size()];
+      const LoadResult result = RunLoad(peer.load);
+      peer.calls_per_s.push_back(result.calls_per_second());
+      peer.p50_s.push_back(result.Percentile(0.5));
+      peer.p99_s.push_back(result.Percentile(0.99));
+    }
+  }
+  Print(row, peers);
+  Json json = {{"row", row.name},
+               {"connections", row.connections},
+               {"in_flight", row.in_flight},
+               {"request_bytes", peers[0].load.request.size()},
+               {"reply_bytes", reply_bytes}};
+  for (const Peer& peer : peers) {
+    json[peer.name] = ToJson(peer);
+    if (peer.name == "attend") continue;
+    json["attend_by_" + peer.name] = {{"calls_per_s", ToJson(Ratio(peers[0].calls_per_s, peer.calls_per_s))},
+                                      {"p50_s", ToJson(Ratio(peers[0].p50_s, peer.p50_s))}};
+  }
+  return json;
+}
+
 // Resident memory that one request adds, beyond the pool, which is there to be used.
-void Memory(const Binaries& binaries, int64_t bytes) {
-  const ServerProcess attend = ServerProcess::Attend(binaries.attend, {"--device=null"});
+Json Memory(const Flags& flags, int64_t bytes) {
+  const ServerProcess attend = StartAttend(flags);
   Load load;
   load.target = attend.target();
+  load.method = kAttendMethod;
   load.seconds = 0;
-  load.request = MakeRequest(1024);
+  load.request = TransportMessage(1024);
   RunLoad(load);
   const int64_t idle = attend.ResidentBytes();
-  load.request = MakeRequest(bytes);
+  load.request = TransportMessage(bytes);
   const int64_t reply_bytes = RunLoad(load).reply_bytes;
   const int64_t pool = static_cast<int64_t>(load.request.size()) + reply_bytes;  // touched now
   attend.ResetPeak();
   RunLoad(load);
   const int64_t growth = attend.PeakBytes() - idle - pool;
+  const double share = static_cast<double>(growth) / static_cast<double>(bytes);
   std::printf(
       "one request of %.0f MiB: resident memory grows by %.3f of its bytes (pool of %.0f MiB touched)\n",
-      static_cast<double>(bytes) / (1 << 20), static_cast<double>(growth) / static_cast<double>(bytes),
-      static_cast<double>(pool) / (1 << 20));
+      static_cast<double>(bytes) / (1 << 20), share, static_cast<double>(pool) / (1 << 20));
+  return {{"request_bytes", bytes}, {"resident_growth_ratio", share}};
+}
+
+void Run(const Flags& flags) {
+  Json json = {{"suite", flags.suite},
+               {"device", flags.device},
+               {"rounds", flags.rounds},
+               {"seconds", flags.seconds},
+               {"cpus", std::thread::hardware_concurrency()}};
+  std::printf("%-22s %-7s %10s %10s %10s   %24s   %6s\n", "", "", "calls/s", "p50 ms", "p99 ms",
+              "attend by it: calls/s", "p50");
+  json["rows"] = Json::array();
+  const Servers servers = {StartAttend(flags), StartToday(flags)};
+  for (const Row& row : Rows(flags.suite)) {
+    if (row.name.find(flags.rows) != std::string::npos) json["rows"].push_back(Measure(flags, servers, row));
+  }
+  if (json["rows"].empty()) Die("no row of the suite has \"" + flags.rows + "\" in its name");
+  if (flags.suite == "transport" && flags.rows.empty()) json["memory"] = Memory(flags, 256 << 20);
+  if (!flags.json.empty()) std::ofstream(flags.json) << json.dump(1) << "\n";
 }
 
 }  // namespace
 }  // namespace attend::bench
 
 int main(int argc, char** argv) {
-  using attend::bench::Case;
-  if (argc < 3) {
-    std::fprintf(stderr, "usage: service_bench ATTEND_SERVER RAW_ECHO [ROUNDS [SECONDS]]\n");
-    return 2;
-  }
-  const attend::bench::Binaries binaries = {argv[1], argv[2]};
-  const int rounds = argc > 3 ? std::atoi(argv[3]) : 7;
-  const double seconds = argc > 4 ? std::atof(argv[4]) : 1.0;
-  std::printf("%-24s %21s %19s %19s   %s\n", "", "calls/s", "GB/s both ways", "p50 us", "ratio");
-  std::printf("%-24s %10s %10s %9s %9s %9s %9s   median (range)\n", "", "attend", "raw", "attend", "raw",
-              "attend", "raw");
-  for (const Case& c :
-       {Case{"1 KiB, 1 in flight", 1 << 10, 1, 1}, Case{"1 KiB, 16 in flight", 1 << 10, 2, 16},
-        Case{"1 MiB, 4 in flight", 1 << 20, 2, 4}, Case{"16 MiB, 1 in flight", 16 << 20, 1, 1},
-        Case{"16 MiB, 4 in flight", 16 << 20, 2, 4}}) {
-    attend::bench::Compare(binaries, c, rounds, seconds);
-  }
-  attend::bench::Memory(binaries, 256 << 20);
+  attend::bench::Flags flags;
+  CLI::App app("Measures attend-server beside raw gRPC and beside what people write today.", "service_bench");
+  app.add_option("--attend", flags.attend, "attend-server")->required()->check(CLI::ExistingFile);
+  app.add_option("--raw", flags.raw, "raw_echo")->required()->check(CLI::ExistingFile);
+  app.add_option("--today", flags.today, "today_service.py; left out where Python lacks torch or grpcio")
+      ->check(CLI::ExistingFile);
+  app.add_option("--suite", flags.suite, "transport: messages by size; attention: by shape, fp16, causal")
+      ->check(CLI::IsMember({"transport", "attention"}))
+      ->capture_default_str();
+  app.add_option("--device", flags.device, "attend-server's --device")->capture_default_str();
+  app.add_option("--server-flag", flags.server_flags, "One more flag of attend-server; may be repeated");
+  app.add_option("--rows", flags.rows, "Only rows with this in their name");
+  app.add_option("--rounds", flags.rounds, "Rounds of each row")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--seconds", flags.seconds, "Seconds of a round")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--json", flags.json, "File that gets the figures");
+  CLI11_PARSE(app, argc, argv);
+  attend::bench::Run(flags);
   return 0;
 }
