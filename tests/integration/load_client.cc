@@ -110,6 +110,8 @@ class Load {
         owned->request.window_left.reset();
       } else if (mode_ == "small") {
         owned = MakeRequest(seed_ + i % 64, {1, 2, 4, 64}, {1, 2, 8, 64});
+      } else if (mode_ == "storm" && i % 8 == 0) {
+        owned = MakeRequest(seed_ + i, {1, 8, 1024, 64}, {1, 8, 1024, 64});  // its copies take a while
       } else {
         owned = MixedRequest(seed_ + static_cast<uint32_t>(i));
       }

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -36,15 +37,27 @@ std::string HttpGet(int port, absl::string_view path) {
 }
 
 double Metric(int metrics_port, absl::string_view series) {
+  const auto labels_of = [](absl::string_view text) {
+    const size_t open = text.find('{');
+    if (open == absl::string_view::npos) return std::vector<absl::string_view>();
+    return std::vector<absl::string_view>(
+        absl::StrSplit(text.substr(open + 1, text.rfind('}') - open - 1), ','));
+  };
+  const absl::string_view name = series.substr(0, series.find('{'));
+  const std::vector<absl::string_view> wanted = labels_of(series);
   const std::string text = HttpGet(metrics_port, "/metrics");
   double sum = std::numeric_limits<double>::quiet_NaN();
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     const size_t space = line.rfind(' ');
     if (space == absl::string_view::npos || line[0] == '#') continue;
     const absl::string_view sample = line.substr(0, space);
-    if (sample != series && sample.substr(0, sample.find('{')) != series) continue;
+    if (sample.substr(0, sample.find('{')) != name) continue;
+    const std::vector<absl::string_view> labels = labels_of(sample);
+    const bool all = std::all_of(wanted.begin(), wanted.end(), [&labels](absl::string_view label) {
+      return std::find(labels.begin(), labels.end(), label) != labels.end();
+    });
     double value = 0;
-    if (absl::SimpleAtod(line.substr(space + 1), &value)) sum = std::isnan(sum) ? value : sum + value;
+    if (all && absl::SimpleAtod(line.substr(space + 1), &value)) sum = std::isnan(sum) ? value : sum + value;
   }
   return sum;
 }
@@ -56,6 +69,8 @@ std::string WaitUntilIdle(int metrics_port, absl::Duration limit) {
                                          "attend_receive_waiting",
                                          "attend_receive_budget_bytes{kind=\"used\"}",
                                          "attend_pinned_memory_bytes{kind=\"used\"}"};
+  // Only a GPU has memory of its own.
+  const std::string on_device = "attend_device_memory_bytes{kind=\"used\"}";
   const absl::Time end = absl::Now() + limit;
   for (;;) {
     std::string left;
@@ -63,6 +78,8 @@ std::string WaitUntilIdle(int metrics_port, absl::Duration limit) {
       const double value = Metric(metrics_port, series);
       if (value != 0) absl::StrAppend(&left, series, " ", value, "\n");
     }
+    const double device_used = Metric(metrics_port, on_device);
+    if (device_used > 0) absl::StrAppend(&left, on_device, " ", device_used, "\n");
     if (left.empty() || absl::Now() > end) return left;
     absl::SleepFor(absl::Milliseconds(50));
   }

@@ -12,11 +12,12 @@ namespace attend::integration {
 // The body of an HTTP answer from 127.0.0.1:port; empty where there is none.
 std::string HttpGet(int port, absl::string_view path);
 
-// The value of a series written as in the text format, such as `attend_receive_budget_bytes{kind="used"}`; of
-// a name without labels the sum over all label sets. NaN where there is none.
+// The sum over all series of a metric that have the given labels: `attend_device_memory_bytes{kind="used"}`
+// is of all devices. NaN where there is none.
 double Metric(int metrics_port, absl::string_view series);
 
-// Waits until the server holds nothing of any request: no call, no queued or pooled byte, no grant. Says
+// Waits until the server holds nothing of any request: no call, no queued or pooled byte of host or
+// device, no grant. Says
 // what is left where the time is up; empty when nothing is.
 std::string WaitUntilIdle(int metrics_port, absl::Duration limit = absl::Seconds(20));
 
