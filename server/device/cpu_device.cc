@@ -163,7 +163,13 @@ class CpuDevice : public Device {
 
   int64_t device_bytes_max() const override { return shared_.scratch->capacity(); }
   std::unique_ptr<DeviceSlot> OpenSlot() override { return std::make_unique<CpuSlot>(&shared_); }
-  DeviceMemory memory() const override { return {.total = info_.memory_bytes}; }
+  DeviceMemory memory() const override {
+    const HostPool& scratch = *shared_.scratch;
+    return {.total = info_.memory_bytes,
+            .pool = scratch.capacity(),
+            .used = scratch.used_bytes(),
+            .peak = scratch.peak_bytes()};
+  }
   absl::Status Health() const override { return absl::OkStatus(); }
 
  private:

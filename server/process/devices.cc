@@ -27,6 +27,8 @@ absl::StatusOr<std::unique_ptr<HostPool>> PlainPool(const ServerOptions& options
 absl::StatusOr<Devices> MakeCpu(const ServerOptions& options, const std::string& why) {
   CpuDeviceOptions cpu;
   cpu.threads = static_cast<int>(options.cpu_threads);
+  cpu.slots = static_cast<int>(options.cpu_slots);
+  cpu.workspace_bytes_max = options.cpu_workspace_bytes_max;
   auto device = CreateCpuDevice(cpu);
   if (!device.ok()) return device.status();
   auto pool = PlainPool(options);

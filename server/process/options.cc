@@ -108,9 +108,25 @@ class FileBelowEnvironment : public CLI::ConfigTOML {
   }
 };
 
+// What stands for the value in --help.
+std::string TypeName(const OptionRow& row) {
+  switch (row.kind) {
+    case OptionKind::kText:
+      return row.choices != nullptr ? row.choices : "TEXT";
+    case OptionKind::kFlag:
+      return "";
+    case OptionKind::kCount:
+      return "N";
+    case OptionKind::kBytes:
+      return "SIZE";
+    case OptionKind::kDuration:
+      return "TIME";
+  }
+  return "";
+}
+
 std::string HelpText(const OptionRow& row) {
   std::string text = row.help;
-  if (row.choices != nullptr) absl::StrAppend(&text, " (", row.choices, ")");
   const std::string value = OptionValue(row, ServerOptions());
   if (!value.empty()) absl::StrAppend(&text, " [", value, "]");
   return text;
@@ -144,7 +160,11 @@ ParsedOptions ParseOptions(int argc, const char* const* argv) {
       ->configurable(false);
   app.add_flag("--check-config", parsed.options.check_config, "check the options and exit")
       ->configurable(false);
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return absl::StrCat("attend-server: ", error.what(), "\n`attend-server --help` lists the options.\n");
+  });
   app.footer(
+      "SIZE is a number with KiB, MiB or GiB, TIME one with us, ms, s, m or h; [ ] holds the default.\n"
       "Every option is also an environment variable (--queue-bytes-max is ATTEND_QUEUE_BYTES_MAX) and a\n"
       "line of the configuration file (queue_bytes_max); a flag beats the environment beats the file.");
 
@@ -155,7 +175,7 @@ ParsedOptions ParseOptions(int argc, const char* const* argv) {
     const std::string flag = absl::StrCat("--", rows[i].name);
     handles[i] = rows[i].kind == OptionKind::kFlag ? app.add_flag(flag, texts[i], HelpText(rows[i]))
                                                    : app.add_option(flag, texts[i], HelpText(rows[i]));
-    handles[i]->group(rows[i].group)->envname(EnvironmentName(rows[i]));
+    handles[i]->group(rows[i].group)->envname(EnvironmentName(rows[i]))->type_name(TypeName(rows[i]));
   }
   try {
     app.parse(argc, argv);

@@ -18,7 +18,8 @@ namespace attend::server {
 // slow senders of large messages hold up nobody else.
 inline constexpr int64_t kSmallShare = 8;
 
-// Values and their defaults. What each means is said in the table (options.cc), which is also the text of
+// Values and their defaults. What each means is said in the table (option_table.cc), which is also the text
+// of
 // --help and of the README. 0 stands for "sized to this machine" where the table says so.
 struct ServerOptions {
   std::string address = "127.0.0.1:50051";
@@ -30,6 +31,8 @@ struct ServerOptions {
   std::string device = "auto";
   std::string devices = "all";
   int64_t cpu_threads = 0;
+  int64_t cpu_slots = 2;
+  int64_t cpu_workspace_bytes_max = int64_t{4} << 30;
   int64_t device_slots = 4;
   int64_t device_bytes_max = 0;
   int64_t launch_time_max_us = 2000;
@@ -51,13 +54,18 @@ struct ServerOptions {
   int64_t queue_bytes_max = 0;
   int64_t batch_requests_max = 64;
   int64_t batch_tokens_max = int64_t{1} << 20;
+  int64_t batch_bytes_max = int64_t{64} << 20;
+  absl::Duration batch_time_max = absl::Milliseconds(50);
   int64_t max_queue_delay_us = 0;
+  absl::Duration long_request_time = absl::Milliseconds(100);
 
   absl::Duration grant_timeout = absl::Seconds(30);
   absl::Duration receive_timeout = absl::Seconds(60);
   absl::Duration send_timeout = absl::Seconds(60);
   absl::Duration drain_delay = absl::ZeroDuration();
   absl::Duration drain_timeout = absl::Seconds(30);
+  int64_t hang_factor = 20;
+  absl::Duration hang_floor = absl::Seconds(30);
 
   int64_t streams_max = 1024;
   int64_t metadata_bytes_max = 16 << 10;

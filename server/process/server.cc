@@ -79,7 +79,12 @@ SchedulerOptions MakeSchedulerOptions(const ServerOptions& options) {
   made.queue_bytes_max = options.queue_bytes_max;
   made.batch_requests_max = options.batch_requests_max;
   made.batch_tokens_max = options.batch_tokens_max;
+  made.batch_bytes_max = options.batch_bytes_max;
+  made.batch_time_max = options.batch_time_max;
   made.max_queue_delay = absl::Microseconds(options.max_queue_delay_us);
+  made.long_request_time = options.long_request_time;
+  made.hang_factor = static_cast<double>(options.hang_factor);
+  made.hang_floor = options.hang_floor;
   return made;
 }
 

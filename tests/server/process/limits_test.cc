@@ -120,6 +120,23 @@ TEST(Limits, CallsInFlightAreBounded) {
   EXPECT_TRUE(Eventually([&] { return Attend(*channel, MakeRequest(1, 1, 1, 8)).ok(); }));
 }
 
+TEST(Limits, TheWorkspaceOfTheCpuIsBounded) {
+  ServerOptions options = TestOptions();
+  options.device = "cpu";
+  options.cpu_workspace_bytes_max = 4 * kMiB;
+  const auto server = StartServer(options);
+  const auto channel = Connect(*server);
+  v1::AttendRequest request = MakeRequest(1, 2048, 2048, 8);
+  EXPECT_TRUE(Attend(*channel, request).ok());  // FLASH keeps no scores
+  request.set_kernel(v1::KERNEL_NAIVE);         // 16 MiB of them
+  const grpc::Status status = Attend(*channel, request);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), ::testing::HasSubstr("4194304"));
+  EXPECT_EQ(MetricValue(*server, "attend_rejected_total{reason=\"request_too_large\"}"), 1);
+  EXPECT_EQ(MetricValue(*server, "attend_device_memory_bytes{device=\"cpu\",uuid=\"\",kind=\"pool\"}"),
+            4 * kMiB);
+}
+
 TEST(Limits, VanishedCallersLeaveNothing) {
   const auto server = StartServer(TestOptions());
   const std::string message = MakeRequest(4, 16, 16, 64).SerializeAsString();

@@ -18,6 +18,7 @@
 namespace attend::server {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 ParsedOptions Parse(std::vector<const char*> flags) {
@@ -87,6 +88,15 @@ TEST(Options, WhatIsWrongIsRefused) {
   ServerOptions options;
   options.devices = "0,x";
   EXPECT_FALSE(ResolveOptions(&options).ok());
+}
+
+TEST(Options, ErrorsNameTheProgramAndTheOption) {
+  ::testing::internal::CaptureStderr();
+  Parse({"--no-such-flag"});
+  Parse({"--drain-timeout=5"});
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(text, ContainsRegex("attend-server: [^\n]*--no-such-flag"));
+  EXPECT_THAT(text, ContainsRegex("attend-server: [^\n]*--drain-timeout"));
 }
 
 TEST(Options, UnknownVariablesAreNamed) {
