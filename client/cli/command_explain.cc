@@ -62,7 +62,7 @@ int Explain(const ExplainFlags& flags, const Context& context) {
     inputs = flags.random.Make();
   } else {
     absl::StatusOr<Inputs> read = ReadInputs(flags.file);
-    if (!read.ok()) return Fail(read.status());
+    if (!read.ok()) return FailHere(read.status());
     inputs = *std::move(read);
   }
   flags.attention.Apply(inputs.request);

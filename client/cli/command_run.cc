@@ -22,7 +22,10 @@ struct RunFlags {
 
 int Run(const RunFlags& flags, const Context& context) {
   absl::StatusOr<Inputs> inputs = ReadInputs(flags.input);
-  if (!inputs.ok()) return Fail(inputs.status());
+  if (!inputs.ok()) return FailHere(inputs.status());
+  // Before a long call rather than after it.
+  const absl::Status creatable = CheckCreatable(flags.output);
+  if (!creatable.ok()) return FailHere(creatable);
   flags.attention.Apply(inputs->request);
   const auto client = context.Connect();
   if (!client.ok()) return Fail(client.status());
@@ -37,7 +40,7 @@ int Run(const RunFlags& flags, const Context& context) {
   const absl::Status status = WriteSafetensors(
       flags.output, results,
       {{"kernel", std::string(Name(response->report.kernel))}, {"device", response->report.device}});
-  if (!status.ok()) return Fail(status);
+  if (!status.ok()) return FailHere(status);
 
   nlohmann::ordered_json shapes;
   for (const auto& [name, view] : results) shapes[name] = view.shape;
@@ -67,8 +70,8 @@ void AddRun(CLI::App& app, Context& context) {
       "INPUT holds the tensors q, k and v, and may hold bias, mask, alibi_slopes and sinks.\n"
       "OUTPUT gets out and, as asked for, lse and weights.\n"
       "Example: attend run qkv.safetensors out.safetensors --causal bottom-right --lse");
-  command.add_option("INPUT", flags->input, "Safetensors file to read")->required();
-  command.add_option("OUTPUT", flags->output, "Safetensors file to write")->required();
+  command.add_option("INPUT", flags->input, "Safetensors file to read")->required()->type_name("FILE");
+  command.add_option("OUTPUT", flags->output, "Safetensors file to write")->required()->type_name("FILE");
   AddAttentionFlags(command, flags->attention);
   command.add_option("--request-id", flags->request_id, "Id to find the call by in the server's log");
   command.callback([flags, &context] { context.exit_code = Run(*flags, context); });

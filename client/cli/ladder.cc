@@ -97,8 +97,7 @@ nlohmann::ordered_json ToJson(const std::vector<LadderStep>& steps) {
 }
 
 std::string ToText(const std::vector<LadderStep>& steps) {
-  Table table(
-      {"length", "kernel", "kernel time", "speed-up", "bytes moved", "against naive", "GFLOP/s", "call"});
+  Table table({"length", "kernel", "kernel time", "speed-up", "bytes moved", "saving", "GFLOP/s", "call"});
   int64_t naive_bytes = 0;
   std::string refusals;
   for (const LadderStep& s : steps) {
@@ -114,7 +113,7 @@ std::string ToText(const std::vector<LadderStep>& steps) {
     table.Add(
         {absl::StrCat(s.length), name, Seconds(s.kernel_s),
          s.speedup > 0 ? absl::StrFormat("%.2fx", s.speedup) : "-", Bytes(bytes),
-         naive_bytes > 0 && bytes > 0 ? absl::StrFormat("1/%.1f", static_cast<double>(naive_bytes) / bytes)
+         naive_bytes > 0 && bytes > 0 ? absl::StrFormat("%.1fx", static_cast<double>(naive_bytes) / bytes)
                                       : "-",
          s.kernel_s > 0 ? absl::StrFormat("%.1f", static_cast<double>(s.flops) * 1e-9 / s.kernel_s) : "-",
          Seconds(s.call_s)});

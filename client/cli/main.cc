@@ -2,18 +2,49 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "attend_version.h"
 #include "client/cli/commands.h"
 
 namespace {
 
+// What is wrong with the command line, and the command whose --help tells how it is right.
+std::string UsageMessage(const CLI::App* app, const CLI::Error& error) {
+  const CLI::App* command = app;
+  std::string name = app->get_name();
+  while (!command->get_subcommands().empty()) {
+    command = command->get_subcommands().front();
+    absl::StrAppend(&name, " ", command->get_name());
+  }
+  std::string wrong = error.what();
+  if (!command->get_subcommands({}).empty()) {  // one of its own commands had to follow
+    const std::vector<std::string> rest = app->remaining();
+    std::string known;
+    for (const CLI::App* other : command->get_subcommands({})) {
+      absl::StrAppend(&known, known.empty() ? "" : ", ", other->get_name());
+    }
+    if (error.get_name() == "RequiredError") {
+      wrong = rest.empty() ? absl::StrCat("a command is missing: ", known)
+                           : absl::StrCat("there is no command '", rest.front(), "'; there are ", known);
+    }
+  }
+  return absl::StrCat("attend: ", wrong, "\n`", name, " --help` says more.\n");
+}
+
 int Run(int argc, char** argv) {
   attend::cli::Context context;
   CLI::App app("Calls an Attend server: exact attention over gRPC.", "attend");
   app.footer(
+      "These options may also stand behind the command, whose own are listed by `attend COMMAND --help`.\n"
       "Exit codes: 0 done and right; 1 the call failed or a check is off; 2 the command line is wrong.\n"
-      "Each flag of this list may also stand behind the command. `attend COMMAND --help` explains one.");
+      "Examples:\n"
+      "  attend info\n"
+      "  attend run qkv.safetensors out.safetensors --causal bottom-right --lse\n"
+      "  attend --address unix:/run/attend.sock check --dtype bf16\n"
+      "  attend bench load --rate 500 --json");
+  app.failure_message(UsageMessage);
   app.set_version_flag("--version", "attend " ATTEND_VERSION);
   app.fallthrough();
   app.require_subcommand(1);

@@ -67,7 +67,8 @@ void AddContextFlags(CLI::App& app, Context& context) {
       app.add_option(
              "--address", context.address,
              "Server: host:port, dns:///host:port, unix:/path or xds:///service (default localhost:50051)")
-          ->envname("ATTEND_ADDRESS");
+          ->envname("ATTEND_ADDRESS")
+          ->type_name("SERVER");
   app.add_option("--timeout-s", context.timeout_s, "Deadline of each call in seconds")
       ->envname("ATTEND_TIMEOUT_S")
       ->check(CLI::PositiveNumber)
@@ -75,17 +76,28 @@ void AddContextFlags(CLI::App& app, Context& context) {
   app.add_flag("--json", context.json, "Print JSON instead of text");
   app.add_flag("--tls", context.tls, "Use TLS with the system's certificates");
   app.add_option("--tls-ca", context.tls_ca, "Use TLS and trust the certificates in this PEM file")
-      ->envname("ATTEND_TLS_CA");
+      ->envname("ATTEND_TLS_CA")
+      ->type_name("FILE");
   app.add_option("--tls-cert", context.tls_cert, "Client certificate for mutual TLS (PEM file)")
-      ->envname("ATTEND_TLS_CERT");
-  app.add_option("--tls-key", context.tls_key, "Key of --tls-cert (PEM file)")->envname("ATTEND_TLS_KEY");
-  app.add_option("--tls-server-name", context.tls_server_name, "Name to expect in the server's certificate");
+      ->envname("ATTEND_TLS_CERT")
+      ->type_name("FILE");
+  app.add_option("--tls-key", context.tls_key, "Key of --tls-cert (PEM file)")
+      ->envname("ATTEND_TLS_KEY")
+      ->type_name("FILE");
+  app.add_option("--tls-server-name", context.tls_server_name, "Name to expect in the server's certificate")
+      ->type_name("NAME");
   app.add_option("--token-file", context.token_file, "File that holds a bearer token")
-      ->envname("ATTEND_TOKEN_FILE");
+      ->envname("ATTEND_TOKEN_FILE")
+      ->type_name("FILE");
 }
 
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "attend: %s\n", Describe(status).c_str());
+  return kExitError;
+}
+
+int FailHere(const absl::Status& status) {
+  std::fprintf(stderr, "attend: %s\n", std::string(status.message()).c_str());
   return kExitError;
 }
 

@@ -41,6 +41,8 @@ void AddContextFlags(CLI::App& app, Context& context);
 
 // Prints an error as people read it, and gives the exit code.
 int Fail(const absl::Status& status);
+// The same for what went wrong here, with a file or a flag: no code of the API stands before it.
+int FailHere(const absl::Status& status);
 
 // --kernel, --causal, ... : all options of the API that are not tensors.
 struct AttentionFlags {

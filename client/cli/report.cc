@@ -94,11 +94,11 @@ std::string ToText(const ServerInfo& info) {
   }
   const auto& l = info.limits;
   Table limits({"limit", "value"});
-  limits.Add({"request bytes", absl::StrCat(l.request_bytes_max)});
-  limits.Add({"response bytes", absl::StrCat(l.response_bytes_max)});
+  limits.Add({"one request", SizeText(l.request_bytes_max)});
+  limits.Add({"one reply", SizeText(l.response_bytes_max)});
   limits.Add({"requests that wait", absl::StrCat(l.queue_requests_max)});
-  limits.Add({"host bytes held", absl::StrCat(l.host_bytes_max)});
-  limits.Add({"device bytes of a request", absl::StrCat(l.device_bytes_max)});
+  limits.Add({"tensors in host memory, of all requests", SizeText(l.host_bytes_max)});
+  limits.Add({"device memory of one request", SizeText(l.device_bytes_max)});
   limits.Add({"requests in a launch", absl::StrCat(l.batch_requests_max)});
   return absl::StrCat(text, devices.ToString(), "\n", kernels.ToString(), "\n", limits.ToString());
 }

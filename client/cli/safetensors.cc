@@ -1,5 +1,6 @@
 #include "client/cli/safetensors.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -172,6 +173,30 @@ const TensorView* Safetensors::Find(absl::string_view name) const {
   return it == tensors_.end() ? nullptr : &it->second;
 }
 
+namespace {
+
+// Written whole beside the file that it then replaces.
+std::string PartialPath(const std::string& path) { return absl::StrCat(path, ".partial.", getpid()); }
+
+absl::Status FileError(const std::string& path, const char* what, int error) {
+  return absl::FailedPreconditionError(absl::StrCat(path, ": ", what, ": ", std::strerror(error)));
+}
+
+}  // namespace
+
+absl::Status CheckCreatable(const std::string& path) {
+  struct stat found;
+  if (stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode)) {
+    return FileError(path, "cannot be created", EISDIR);
+  }
+  const std::string partial = PartialPath(path);
+  if (!std::ofstream(partial, std::ios::binary | std::ios::trunc)) {
+    return FileError(path, "cannot be created", errno);
+  }
+  std::remove(partial.c_str());
+  return absl::OkStatus();
+}
+
 absl::Status WriteSafetensors(const std::string& path,
                               const std::vector<std::pair<std::string, TensorView>>& tensors,
                               const std::map<std::string, std::string>& metadata) {
@@ -191,12 +216,12 @@ absl::Status WriteSafetensors(const std::string& path,
   std::string text = header.dump();
   text.append((kSizeBytes - text.size() % kSizeBytes) % kSizeBytes, ' ');  // data begins aligned
 
-  const std::string partial = absl::StrCat(path, ".partial.", getpid());
+  const std::string partial = PartialPath(path);
   std::ofstream stream(partial, std::ios::binary | std::ios::trunc);
-  const auto fail = [&](const std::string& what) {
+  const auto fail = [&](const char* what) {
     const int error = errno;
     std::remove(partial.c_str());
-    return absl::InternalError(absl::StrCat(path, ": ", what, ": ", std::strerror(error)));
+    return FileError(path, what, error);
   };
   if (!stream) return fail("cannot be created");
   const uint64_t header_bytes = text.size();

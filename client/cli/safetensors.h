@@ -42,8 +42,11 @@ class Safetensors {
   std::map<std::string, std::string> metadata_;
 };
 
+// OK where WriteSafetensors can create its file now; else FailedPrecondition with the system's reason.
+absl::Status CheckCreatable(const std::string& path);
+
 // Writes the tensors, in this order, to a file next to `path` that then takes its place: a reader never sees
-// half a file.
+// half a file. FailedPrecondition as above where it cannot be written.
 absl::Status WriteSafetensors(const std::string& path,
                               const std::vector<std::pair<std::string, TensorView>>& tensors,
                               const std::map<std::string, std::string>& metadata = {});

@@ -43,6 +43,13 @@ std::string Bytes(double bytes) {
   return absl::StrFormat("%.3g %s", bytes, units[unit]);
 }
 
+std::string SizeText(int64_t bytes) {
+  const char* const units[] = {"bytes", "KiB", "MiB", "GiB"};
+  size_t unit = 0;
+  while (bytes != 0 && bytes % 1024 == 0 && unit < 3) bytes /= 1024, ++unit;
+  return absl::StrCat(bytes, " ", units[unit]);
+}
+
 std::string Seconds(double seconds) {
   if (seconds >= 1) return absl::StrFormat("%.3f s", seconds);
   if (seconds >= 1e-3) return absl::StrFormat("%.3f ms", seconds * 1e3);

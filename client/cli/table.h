@@ -22,6 +22,7 @@ class Table {
 };
 
 std::string Bytes(double bytes);      // "12.3 MB" (powers of ten)
+std::string SizeText(int64_t bytes);  // "64 MiB" where it is whole, else "1000 bytes"
 std::string Seconds(double seconds);  // "1.23 ms"
 
 // A line on a terminal that is written over and over; nothing where standard error is none.

@@ -88,7 +88,16 @@ std::string InstructionSet() {
   // Force the choice that the first dispatched call makes.
   LanesPerTile();
   const int64_t supported = hwy::SupportedTargets() & HWY_TARGETS;
-  return hwy::TargetName(supported & -supported);
+  switch (supported & -supported) {
+    case HWY_AVX3:
+      return "AVX-512";
+    case HWY_AVX2:
+      return "AVX2";
+    case HWY_SSE4:
+      return "SSE4.1";
+    default:
+      return hwy::TargetName(supported & -supported);
+  }
 }
 
 }  // namespace attend::cpu

@@ -34,7 +34,7 @@ TileShape FlashTile(const Launch& launch);
 // disjoint outputs and workspaces.
 absl::Status Run(const Launch& launch, void* workspace, int64_t workspace_bytes, Parallel& parallel);
 
-// The instruction set in use, such as "AVX3_ZEN4"; chosen at run time.
+// The instruction set in use, such as "AVX-512"; chosen at run time.
 std::string InstructionSet();
 
 }  // namespace attend::cpu

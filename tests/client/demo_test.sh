@@ -7,6 +7,12 @@ build=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
+# A word that it does not know ends it before it builds anything.
+code=0
+deploy/demo --bogus 2>"$work/error" || code=$?
+[[ $code -eq 2 ]]
+grep -q "no option '--bogus'" "$work/error"
+
 deploy/demo --build-dir "$build" --device cpu --quick | tee "$work/demo"
 grep -q '^All answers are right' "$work/demo"
 [[ $(grep -cE 'layer[0-5] .* ok$' "$work/demo") -eq 18 ]]

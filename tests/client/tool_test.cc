@@ -21,6 +21,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 using testing::TestServer;
 
 struct Outcome {
@@ -53,6 +54,31 @@ TEST(Tool, WrongCommandLinesEndWith2) {
                                 "bench load --rate 5 --concurrency 2", "run a b --weights --weight-rows 1"}) {
     EXPECT_EQ(Tool(arguments).code, 2) << arguments;
   }
+}
+
+TEST(Tool, SaysWhatIsWrongAndWhereToLook) {
+  EXPECT_EQ(Tool("fly").text,
+            "attend: there is no command 'fly'; there are run, explain, check, bench, info, health, demo\n"
+            "`attend --help` says more.\n");
+  EXPECT_THAT(Tool("bench fly").text,
+              AllOf(HasSubstr("'fly'; there are ladder, load"), HasSubstr("`attend bench --help`")));
+  EXPECT_THAT(Tool("run a b --lsr").text,
+              AllOf(StartsWith("attend: "), HasSubstr("--lsr"), HasSubstr("`attend run --help`")));
+}
+
+// Before the call, and as the system says it: no code of the API.
+TEST(Tool, AnOutputThatCannotBeCreatedIsNamed) {
+  TestServer server;
+  const std::string input = "run tests/data/minilm/layer0.safetensors ";
+  const Outcome nowhere = Tool(input + "/no/such/folder/out", server.address());
+  EXPECT_EQ(nowhere.code, 1);
+  EXPECT_EQ(nowhere.text, "attend: /no/such/folder/out: cannot be created: No such file or directory\n");
+  const Outcome folder = Tool(input + ::testing::TempDir(), server.address());
+  EXPECT_EQ(folder.code, 1);
+  EXPECT_THAT(folder.text, HasSubstr("Is a directory"));
+  EXPECT_EQ(Tool("run no/such/file out", server.address()).text,
+            "attend: no/such/file: No such file or directory\n");
+  EXPECT_TRUE(server.calls().empty());
 }
 
 TEST(Tool, AServerThatIsNotThereEndsWith1AndSaysSo) {
