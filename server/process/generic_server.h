@@ -1,8 +1,7 @@
 // gRPC's side of the calls whose code runs at the headers: the asynchronous generic service behind reactions.
 //
 // gRPC has a generic callback service with the same reactions. It ends every call by handing it to one more
-// thread, which costs a small call a third of its CPU time (server/README.md, "What it costs"); here a call
-// stays on the threads of its completion queue.
+// thread, which costs small calls CPU time; here a call stays on the threads of its completion queue.
 #ifndef ATTEND_SERVER_PROCESS_GENERIC_SERVER_H_
 #define ATTEND_SERVER_PROCESS_GENERIC_SERVER_H_
 
