@@ -1,6 +1,6 @@
 #include "server/process/health_service.h"
 
-#include <google/protobuf/unknown_field_set.h>
+#include <grpc/health/v1/health.pb.h>
 
 #include <optional>
 #include <utility>
@@ -11,23 +11,16 @@
 namespace attend::server {
 namespace {
 
-// HealthCheckRequest.service, field 1.
-absl::StatusOr<std::string> ServiceName(const std::string& request) {
-  google::protobuf::UnknownFieldSet fields;
-  if (!fields.ParseFromString(request)) return absl::InvalidArgumentError("the request cannot be parsed");
-  std::string name;
-  for (int i = 0; i < fields.field_count(); ++i) {
-    const auto& field = fields.field(i);
-    if (field.number() == 1 && field.type() == google::protobuf::UnknownField::TYPE_LENGTH_DELIMITED) {
-      name = field.length_delimited();
-    }
-  }
-  return name;
+absl::StatusOr<std::string> ServiceName(const std::string& bytes) {
+  grpc::health::v1::HealthCheckRequest request;
+  if (!request.ParseFromString(bytes)) return absl::InvalidArgumentError("the request cannot be parsed");
+  return request.service();
 }
 
-// HealthCheckResponse with its one field.
 std::string Response(HealthService::Status status) {
-  return std::string({'\x08', static_cast<char>(status)});
+  grpc::health::v1::HealthCheckResponse response;
+  response.set_status(static_cast<grpc::health::v1::HealthCheckResponse::ServingStatus>(status));
+  return response.SerializeAsString();
 }
 
 }  // namespace

@@ -9,8 +9,14 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/server/process/fixture.h"
@@ -20,6 +26,9 @@ namespace {
 
 using google::protobuf::UnknownField;
 using google::protobuf::UnknownFieldSet;
+using ::testing::ElementsAre;
+using ::testing::FloatNear;
+using ::testing::HasSubstr;
 
 // Field numbers of grpc.reflection.v1alpha.
 constexpr int kFileByFilename = 3, kFileContainingSymbol = 4, kListServices = 7;  // in the request
@@ -99,50 +108,108 @@ TEST(Reflection, ListsTheServices) {
                                                  "grpc.health.v1.Health"}));
 }
 
-TEST(Reflection, IsAllThatACallerNeeds) {
-  const auto server = StartServer(TestOptions());
-  const auto channel = Connect(*server);
-  google::protobuf::DescriptorPool pool;
-  const std::string file =
-      Values(Ask(channel, kFileContainingSymbol, "attend.v1.AttentionService"), {kFileResponse, 1}).at(0);
-  google::protobuf::FileDescriptorProto descriptor;
-  ASSERT_TRUE(descriptor.ParseFromString(file));
-  for (const std::string& import : descriptor.dependency()) {
-    google::protobuf::FileDescriptorProto imported;
-    ASSERT_TRUE(
-        imported.ParseFromString(Values(Ask(channel, kFileByFilename, import), {kFileResponse, 1}).at(0)));
-    ASSERT_NE(pool.BuildFile(imported), nullptr);
+// Everything that reflection tells of a symbol.
+class Described {
+ public:
+  Described(std::shared_ptr<grpc::Channel> channel, const std::string& symbol)
+      : channel_(std::move(channel)) {
+    Add(kFileContainingSymbol, symbol);
   }
-  ASSERT_NE(pool.BuildFile(descriptor), nullptr);
-  const auto* method = pool.FindMethodByName("attend.v1.AttentionService.Attend");
-  ASSERT_NE(method, nullptr);
+  const google::protobuf::DescriptorPool& pool() const { return pool_; }
+  std::unique_ptr<google::protobuf::Message> New(const google::protobuf::Descriptor* type) {
+    return std::unique_ptr<google::protobuf::Message>(factory_.GetPrototype(type)->New());
+  }
 
-  google::protobuf::DynamicMessageFactory factory;
-  const std::unique_ptr<google::protobuf::Message> request(factory.GetPrototype(method->input_type())->New());
-  const char* json = R"({"q": {"dtype": "DATA_TYPE_FP16", "shape": [1, 1, 1, 8]},
-                         "k": {"dtype": "DATA_TYPE_FP16", "shape": [1, 1, 1, 8]},
-                         "v": {"dtype": "DATA_TYPE_FP16", "shape": [1, 1, 1, 8]},
-                         "q_data": "AAAAAAAAAAAAAAAAAAAAAA==", "k_data": "AAAAAAAAAAAAAAAAAAAAAA==",
-                         "v_data": "AAAAAAAAAAAAAAAAAAAAAA=="})";
-  ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(json, request.get()).ok());
+ private:
+  // The answer holds the file asked for first, and perhaps those that it imports.
+  void Add(int question, const std::string& name) {
+    std::string asked;
+    for (const std::string& bytes : Values(Ask(channel_, question, name), {kFileResponse, 1})) {
+      google::protobuf::FileDescriptorProto file;
+      ASSERT_TRUE(file.ParseFromString(bytes));
+      if (asked.empty()) asked = file.name();
+      files_[file.name()] = file;
+    }
+    ASSERT_TRUE(files_.contains(asked)) << name;
+    Build(asked);
+  }
+  void Build(const std::string& name) {
+    if (pool_.FindFileByName(name) != nullptr) return;
+    if (!files_.contains(name)) return Add(kFileByFilename, name);
+    for (const std::string& import : files_[name].dependency()) Build(import);
+    ASSERT_NE(pool_.BuildFile(files_[name]), nullptr);
+  }
+
+  const std::shared_ptr<grpc::Channel> channel_;
+  std::map<std::string, google::protobuf::FileDescriptorProto> files_;
+  google::protobuf::DescriptorPool pool_;
+  google::protobuf::DynamicMessageFactory factory_;
+};
+
+// Calls a method as grpcurl does: what it knows of it comes from reflection.
+std::unique_ptr<google::protobuf::Message> Call(const std::shared_ptr<grpc::Channel>& channel,
+                                                Described* described, const std::string& service,
+                                                const std::string& name, const std::string& json) {
+  const auto* method = described->pool().FindMethodByName(service + "." + name);
+  EXPECT_NE(method, nullptr);
+  if (method == nullptr) return nullptr;
+  const auto request = described->New(method->input_type());
+  const auto parsed = google::protobuf::util::JsonStringToMessage(json, request.get());
+  EXPECT_TRUE(parsed.ok()) << parsed.ToString();
 
   grpc::GenericStub stub(channel);
   grpc::ClientContext context;
   grpc::CompletionQueue queue;
-  const auto call = stub.PrepareUnaryCall(&context, "/attend.v1.AttentionService/Attend",
+  const auto call = stub.PrepareUnaryCall(&context, "/" + service + "/" + name,
                                           ToBuffer(request->SerializeAsString()), &queue);
   call->StartCall();
   grpc::ByteBuffer reply;
   grpc::Status status;
   call->Finish(&reply, &status, nullptr);
   Step(&queue);
-  ASSERT_TRUE(status.ok()) << status.error_message();
-  const std::unique_ptr<google::protobuf::Message> response(
-      factory.GetPrototype(method->output_type())->New());
-  ASSERT_TRUE(response->ParseFromString(ToString(reply)));
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  auto response = described->New(method->output_type());
+  EXPECT_TRUE(response->ParseFromString(ToString(reply)));
+  return response;
+}
+
+std::vector<float> Floats(const google::protobuf::Message& message, const std::string& field) {
+  const auto* descriptor = message.GetDescriptor()->FindFieldByName(field);
+  const std::string bytes = message.GetReflection()->GetString(message, descriptor);
+  std::vector<float> values(bytes.size() / sizeof(float));
+  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(float));
+  return values;
+}
+
+// The README's grpcurl example: a query of zeros over two keys, so that its weights are a half each, whatever
+// the keys are.
+TEST(Reflection, IsAllThatACallerNeeds) {
+  ServerOptions options = TestOptions();
+  options.device = "cpu";
+  const auto server = StartServer(options);
+  const auto channel = Connect(*server);
+  std::ifstream file("deploy/request.json");
+  const std::string json{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  Described described(channel, "attend.v1.AttentionService");
+  const auto response = Call(channel, &described, "attend.v1.AttentionService", "Attend", json);
+  ASSERT_NE(response, nullptr);
+  EXPECT_THAT(Floats(*response, "out_data"), ElementsAre(2, 2, 2, 2, 2, 2, 2, 2));  // the mean of 1 and 3
+  EXPECT_THAT(Floats(*response, "lse_data"), ElementsAre(FloatNear(std::log(2.0f), 1e-6f)));
   std::string text;
   ASSERT_TRUE(google::protobuf::util::MessageToJsonString(*response, &text).ok());
-  EXPECT_THAT(text, ::testing::HasSubstr(R"("outData":"AAAAAAAAAAAAAAAAAAAAAA==")"));
+  EXPECT_THAT(text, HasSubstr(R"("outData":"AAAAQAAAAEAAAABAAAAAQAAAAEAAAABAAAAAQAAAAEA=")"));
+}
+
+TEST(Reflection, TellsOfHealthToo) {
+  const auto server = StartServer(TestOptions());
+  const auto channel = Connect(*server);
+  Described described(channel, "grpc.health.v1.Health");
+  const auto response = Call(channel, &described, "grpc.health.v1.Health", "Check",
+                             R"({"service": "attend.v1.AttentionService"})");
+  ASSERT_NE(response, nullptr);
+  std::string text;
+  ASSERT_TRUE(google::protobuf::util::MessageToJsonString(*response, &text).ok());
+  EXPECT_EQ(text, R"({"status":"SERVING"})");
 }
 
 }  // namespace
