@@ -23,6 +23,7 @@ struct CallRecord {
   std::string request_id;
   std::string traceparent;  // empty: none
   std::string peer;
+  std::string caller;  // the name that belongs to its token; empty: none is needed
   absl::StatusCode code = absl::StatusCode::kOk;
   std::string message;             // of an error
   std::string reason;              // of an error, UPPER_SNAKE; empty: none

@@ -36,6 +36,8 @@ enum class MetricId {
   kFlops,
   kWireBytes,
   kLogSuppressed,
+  kCertificateExpiry,
+  kReloadFailures,
   kReady,
   kBuildInfo,
   kProcessCpuSeconds,

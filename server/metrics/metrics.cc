@@ -43,14 +43,15 @@ constexpr absl::StatusCode kAttendCodes[] = {absl::StatusCode::kOk,
                                              absl::StatusCode::kDeadlineExceeded,
                                              absl::StatusCode::kResourceExhausted,
                                              absl::StatusCode::kInternal,
-                                             absl::StatusCode::kUnavailable};
+                                             absl::StatusCode::kUnavailable,
+                                             absl::StatusCode::kUnauthenticated};
 // Kernels as labels; the last stands for a call that ended before its kernel was known.
 constexpr const char* kKernelNames[] = {"naive", "online", "flash", "none"};
 constexpr size_t kKernels = std::size(kKernelNames);
 constexpr const char* kStageNames[] = {"receive", "queue", "copy_in", "kernel", "copy_out", "reply"};
 // Besides the scheduler's own.
-constexpr const char* kReasons[] = {"invalid_request", "unimplemented", "pool_full", "receive_budget",
-                                    "calls_full"};
+constexpr const char* kReasons[] = {"invalid_request", "unimplemented", "pool_full",
+                                    "receive_budget",  "calls_full",    "unauthenticated"};
 constexpr size_t kReasonsMax = 32;
 
 struct MethodNames {
@@ -89,6 +90,8 @@ class PrometheusMetrics final : public Metrics {
     }
     for (const char* stage : {"grant", "receive", "send"})
       MakeCounters(MetricId::kTimeouts).Add({{"stage", stage}});
+    for (const char* files : {"tls", "tokens"})
+      MakeCounters(MetricId::kReloadFailures).Add({{"files", files}});
     MakeGauges(MetricId::kBuildInfo).Add({{"version", ATTEND_VERSION}}).Set(1);
   }
 
@@ -130,6 +133,10 @@ class PrometheusMetrics final : public Metrics {
     MakeCounters(MetricId::kTimeouts).Add({{"stage", std::string(stage)}}).Increment();
   }
   void OnLogSuppressed() override { log_suppressed_->Increment(); }
+
+  void OnReloadFailed(absl::string_view files) override {
+    MakeCounters(MetricId::kReloadFailures).Add({{"files", std::string(files)}}).Increment();
+  }
 
   void OnQueue(int64_t requests, int64_t bytes) override {
     queue_depth_->Set(static_cast<double>(requests));

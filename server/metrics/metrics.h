@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "server/device/device.h"
 #include "server/metrics/call_record.h"
 #include "server/runtime/scheduler.h"
@@ -29,6 +31,7 @@ struct Sample {
   int64_t host_used = 0, host_peak = 0, host_capacity = 0;
   int64_t inflight = 0;
   bool ready = false;
+  std::optional<absl::Time> certificate_expiry;  // unset: no TLS
   std::vector<DeviceMemorySample> devices;
 };
 
@@ -47,6 +50,7 @@ class Metrics : public SchedulerObserver {
   virtual void OnHandled(Method method, const CallRecord& record) = 0;
   virtual void OnTimeout(absl::string_view stage) = 0;  // "grant", "receive", "send"
   virtual void OnLogSuppressed() = 0;
+  virtual void OnReloadFailed(absl::string_view files) = 0;  // "tls", "tokens"
 
   // The text format of Prometheus, version 0.0.4.
   virtual std::string Text() const = 0;

@@ -68,6 +68,10 @@ std::vector<MetricFamily> SampledFamilies(const std::optional<Sample>& sample) {
     add(MetricId::kPinnedMemoryBytes, sample->host_peak, "peak");
     add(MetricId::kPinnedMemoryBytes, sample->host_capacity, "capacity");
     for (const DeviceMemorySample& device : sample->devices) AddDeviceMemory(device, &families);
+    if (sample->certificate_expiry) {
+      families.Add(MetricId::kCertificateExpiry,
+                   static_cast<double>(absl::ToUnixSeconds(*sample->certificate_expiry)));
+    }
     add(MetricId::kReady, sample->ready ? 1 : 0);
   }
   const ProcessFigures process = ReadProcessFigures();

@@ -41,8 +41,13 @@ CallShape ShapeOf(const Call& call) {
 
 }  // namespace
 
-AttendCall::AttendCall(const CallServices& services, GenericCall* call)
-    : services_(services), call_(call), started_(absl::Now()), phase_start_(started_) {
+AttendCall::AttendCall(const CallServices& services, GenericCall* call, absl::StatusOr<std::string> caller)
+    : services_(services),
+      call_(call),
+      caller_(std::move(caller)),
+      started_(absl::Now()),
+      phase_start_(started_) {
+  if (caller_.ok()) record_.caller = *caller_;
   services_.metrics->OnStarted(Method::kAttend);
   ReadMetadata();
 }
@@ -70,9 +75,11 @@ void AttendCall::ReadMetadata() {
 }
 
 void AttendCall::Start() {
-  registered_ = services_.registry->Add(this, &registration_);
-  absl::Status refused;
-  if (!registered_ && services_.registry->closed()) {
+  registered_ = caller_.ok() && services_.registry->Add(this, &registration_);
+  absl::Status refused = caller_.status();
+  if (!refused.ok()) {
+    services_.metrics->OnRejected("unauthenticated");
+  } else if (!registered_ && services_.registry->closed()) {
     services_.metrics->OnRejected("draining");
     refused = ErrorWithReason(absl::StatusCode::kUnavailable, "DRAINING", "the server is shutting down");
   } else if (!registered_) {
@@ -186,7 +193,7 @@ absl::Status AttendCall::Prepare(std::unique_ptr<Job>* job, std::unique_ptr<Admi
   }
   PlaceOutputs(j.call, j.outputs, &j.tensors);
   j.deadline = absl::FromChrono(call_->context().deadline());
-  j.fair_key = PeerHost(record_.peer);
+  j.fair_key = record_.caller.empty() ? PeerHost(record_.peer) : record_.caller;
   j.request_id = record_.request_id;
   j.done = [this](std::unique_ptr<Job> done, const absl::Status& result) {
     OnJobDone(std::move(done), result);

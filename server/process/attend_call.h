@@ -17,6 +17,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "server/memory/host_pool.h"
@@ -53,8 +54,9 @@ class AttendCall final : public GenericCall::Handler,
                          private ByteBudget::Waiter,
                          private CallRegistry::Member {
  public:
-  // The handler of this call.
-  AttendCall(const CallServices& services, GenericCall* call);
+  // The handler of this call. caller is the name by which fair shares go, empty for the peer's address, or
+  // why the call is refused.
+  AttendCall(const CallServices& services, GenericCall* call, absl::StatusOr<std::string> caller);
 
  private:
   enum class Phase { kWaiting, kReading, kDecoding, kRunning, kReplying };
@@ -83,6 +85,7 @@ class AttendCall final : public GenericCall::Handler,
 
   const CallServices& services_;
   GenericCall* const call_;
+  const absl::StatusOr<std::string> caller_;
   const absl::Time started_;
   CallRecord record_;
   bool own_request_id_ = false;

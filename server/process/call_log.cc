@@ -32,6 +32,7 @@ void CallLog::Write(const CallRecord& record, absl::Time now) {
   std::vector<LogField> fields = {{"request_id", record.request_id},
                                   {"code", absl::StatusCodeToString(record.code)},
                                   {"peer", record.peer}};
+  if (!record.caller.empty()) fields.push_back({"caller", record.caller});
   if (!record.traceparent.empty()) fields.push_back({"traceparent", record.traceparent});
   if (record.shape) AddShape(*record.shape, &fields);
   if (record.kernel) fields.push_back({"kernel", std::string(Name(*record.kernel))});

@@ -75,6 +75,34 @@ bool IsLocalAddress(absl::string_view address) {
   return host == "localhost" || host == "::1" || loopback4;
 }
 
+std::vector<std::string> ResolveAddress(const std::string& address) {
+  std::string host, port;
+  if (absl::StartsWith(address, "unix:") || !SplitHostPort(address, &host, &port) || host.empty()) {
+    return {address};
+  }
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), port.c_str(), &hints, &found) != 0) return {address};
+  std::vector<std::string> addresses;
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+    char name[NI_MAXHOST];
+    if (getnameinfo(one->ai_addr, one->ai_addrlen, name, sizeof(name), nullptr, 0, NI_NUMERICHOST) != 0) {
+      continue;
+    }
+    addresses.push_back(one->ai_family == AF_INET6 ? absl::StrCat("[", name, "]:", port)
+                                                   : absl::StrCat(name, ":", port));
+  }
+  freeaddrinfo(found);
+  return addresses.size() > 1 ? addresses : std::vector<std::string>{address};
+}
+
+std::string WithPort(const std::string& address, int port) {
+  if (port == 0 || absl::StartsWith(address, "unix:") || !absl::EndsWith(address, ":0")) return address;
+  return absl::StrCat(address.substr(0, address.size() - 1), port);
+}
+
 absl::Status CheckBindable(const std::string& address) {
   if (absl::StartsWith(address, "unix:")) return CheckUnix(address);
   std::string host, port;

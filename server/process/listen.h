@@ -3,6 +3,7 @@
 #define ATTEND_SERVER_PROCESS_LISTEN_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -11,6 +12,11 @@ namespace attend::server {
 
 // Whether only this machine can reach the address: a loopback address, localhost, or unix:.
 bool IsLocalAddress(absl::string_view address);
+
+// The address itself, or where its host is a name with several addresses, each of them as host:port.
+std::vector<std::string> ResolveAddress(const std::string& address);
+// host:0 with the port given; others as they are.
+std::string WithPort(const std::string& address, int port);
 
 // OK where somebody could bind the address now; else what is wrong, as "cannot listen on
 // 127.0.0.1:50051: Address already in use". A unix: path that a live server listens on is in use; a

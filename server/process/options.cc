@@ -18,6 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "attend_version.h"
 #include "kernels/cpu/cpu_count.h"
+#include "server/process/listen.h"
 #include "server/process/machine.h"
 
 extern char** environ;
@@ -132,8 +133,33 @@ std::string HelpText(const OptionRow& row) {
   return text;
 }
 
+// That no address can be reached from other machines in plain text unless the operator has said so, and that
+// the TLS options go together.
+absl::Status CheckSecurity(const ServerOptions& options) {
+  if (options.tls_cert.empty() != options.tls_key.empty()) {
+    return absl::InvalidArgumentError("--tls-cert and --tls-key go together");
+  }
+  if (!options.tls_client_ca.empty() && options.tls_cert.empty()) {
+    return absl::InvalidArgumentError("--tls-client-ca needs --tls-cert and --tls-key");
+  }
+  if (options.tls_require_client_cert && options.tls_client_ca.empty()) {
+    return absl::InvalidArgumentError("--tls-require-client-cert needs --tls-client-ca");
+  }
+  if (options.insecure || !options.tls_cert.empty()) return absl::OkStatus();
+  for (const absl::string_view address : absl::StrSplit(options.address, ',')) {
+    if (IsLocalAddress(address)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--address: ", address, " can be reached from other machines",
+                     options.tokens_file.empty() ? "" : ", and tokens would travel there in plain text",
+                     "; give --tls-cert and --tls-key, or say --insecure to serve there without TLS"));
+  }
+  return absl::OkStatus();
+}
+
 std::vector<std::string> UnknownVariables() {
-  std::set<std::string> known = {"ATTEND_CONFIG"};
+  // Those of the tool, which may run in the same container, are none of a misspelt option.
+  std::set<std::string> known = {"ATTEND_CONFIG", "ATTEND_TIMEOUT_S", "ATTEND_TLS_CA",
+                                 "ATTEND_TLS_SERVER_NAME", "ATTEND_TOKEN_FILE"};
   for (const OptionRow& row : OptionTable()) known.insert(EnvironmentName(row));
   std::vector<std::string> unknown;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -194,6 +220,8 @@ ParsedOptions ParseOptions(int argc, const char* const* argv) {
 }
 
 absl::Status ResolveOptions(ServerOptions* options) {
+  const absl::Status secure = CheckSecurity(*options);
+  if (!secure.ok()) return secure;
   constexpr int64_t kMessageMax = std::numeric_limits<int32_t>::max();
   constexpr int64_t kPoolLeast = int64_t{64} << 20;
   const int64_t memory = MemoryBytes();

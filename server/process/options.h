@@ -28,6 +28,14 @@ struct ServerOptions {
   bool insecure = false;
   bool reflection = true;
 
+  std::string tls_cert;
+  std::string tls_key;
+  std::string tls_client_ca;
+  bool tls_require_client_cert = false;
+  std::string tokens_file;
+  int64_t tokens_max = 1024;
+  absl::Duration reload_interval = absl::Seconds(5);
+
   std::string device = "auto";
   std::string devices = "all";
   int64_t cpu_threads = 0;

@@ -17,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "attend_version.h"
+#include "server/process/credentials.h"
 #include "server/process/log.h"
 #include "server/process/options.h"
 #include "server/process/server.h"
@@ -94,6 +95,8 @@ int Serve(const ServerOptions& options) {
        {"address", options.address},
        {"port", int64_t{server->grpc_port()}},
        {"http_port", int64_t{server->http_port()}},
+       {"tls", server->tls()},
+       {"tokens", server->tokens()},
        {"devices", server->Describe()}});
 
   absl::Status fault;
@@ -124,6 +127,8 @@ int RunMain(int argc, const char* const* argv) {
   InitLog(parsed.options.log_format, parsed.options.log_level);
   for (const std::string& warning : parsed.warnings) Log(LogLevel::kWarn, warning);
   if (parsed.options.check_config) {
+    const auto credentials = LoadCredentials(parsed.options);
+    if (!credentials.ok()) return Refuse(credentials.status(), kExitUsage);
     std::puts("the configuration is right");
     return 0;
   }

@@ -1,14 +1,11 @@
 #include "server/process/server.h"
 
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
-#include <grpcpp/support/method_handler.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <climits>
-#include <mutex>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -19,12 +16,16 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "server/process/attend_call.h"
+#include "server/process/authenticate.h"
+#include "server/process/credentials.h"
 #include "server/process/devices.h"
 #include "server/process/generic_server.h"
 #include "server/process/health_service.h"
 #include "server/process/http_server.h"
 #include "server/process/listen.h"
 #include "server/process/log.h"
+#include "server/process/reflection_service.h"
+#include "server/process/reloader.h"
 #include "server/process/server_info.h"
 #include "server/process/small_call.h"
 
@@ -32,23 +33,13 @@ namespace attend::server {
 namespace {
 
 constexpr char kAttentionService[] = "attend.v1.AttentionService";
+constexpr char kInfoService[] = "attend.v1.InfoService";
 // A drain ends its refusals when no call has come for the first, or after the second.
 constexpr absl::Duration kQuiet = absl::Milliseconds(100);
 constexpr absl::Duration kQuietMax = absl::Seconds(2);
 constexpr absl::Duration kSweepInterval = absl::Milliseconds(50);
 // Calls get this long to end once they have been cancelled; more means a fault of ours.
 constexpr absl::Duration kCancelGrace = absl::Seconds(5);
-
-// Names a service to reflection. gRPC lists services by the paths of methods that it knows, and all of ours
-// go to the generic service; so it gets one path for each service, of a method without a name.
-class ListedService final : public grpc::Service {
- public:
-  explicit ListedService(const char* path) {
-    AddMethod(new grpc::internal::RpcServiceMethod(
-        path, grpc::internal::RpcMethod::NORMAL_RPC,
-        new grpc::internal::UnknownMethodHandler("the server has no such method")));
-  }
-};
 
 int Millis(absl::Duration duration) {
   return static_cast<int>(std::min<int64_t>(absl::ToInt64Milliseconds(duration), INT_MAX));
@@ -99,19 +90,23 @@ class GrpcServer final : public Server {
         registry_(options.calls_max, kSweepInterval),
         side_registry_(options.calls_max, kSweepInterval),
         wire_threads_(options.wire_threads),
-        health_({"", kAttentionService}) {}
+        health_({"", kAttentionService}),
+        reflection_({kAttentionService, kInfoService, "grpc.health.v1.Health",
+                     "grpc.reflection.v1alpha.ServerReflection"}) {}
 
   ~GrpcServer() override {
     SetServing(false);
     if (grpc_ != nullptr) {
       registry_.Close();
       health_.Shutdown();
+      reflection_.Shutdown();
       grpc_->Shutdown(std::chrono::system_clock::now());
       grpc_->Wait();
       generic_->Shutdown();
     }
     if (scheduler_ != nullptr) scheduler_->Drain(kCancelGrace);
     http_.reset();
+    reloader_.reset();
     grpc_.reset();
     // Slices of replies may lie with gRPC a moment longer than their calls.
     const absl::Time until = absl::Now() + kCancelGrace;
@@ -121,12 +116,9 @@ class GrpcServer final : public Server {
   }
 
   absl::Status Open() {
-    for (const absl::string_view address : absl::StrSplit(options_.address, ',')) {
-      if (!options_.insecure && !IsLocalAddress(address)) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            address, " can be reached from other machines; say --insecure to serve there without TLS"));
-      }
-    }
+    auto credentials = LoadCredentials(options_);
+    if (!credentials.ok()) return credentials.status();
+    credentials_ = *std::move(credentials);
     auto devices = MakeDevices(options_);
     if (!devices.ok()) return devices.status();
     devices_ = *std::move(devices);
@@ -140,11 +132,19 @@ class GrpcServer final : public Server {
         Scheduler::Create(MakeSchedulerOptions(options_), std::move(devices_.devices), metrics_.get());
     const absl::Status listening = Listen();
     if (!listening.ok()) return listening;
+    SayWhoMayCall();
+    StartReloader();
     return ServeHttp();
   }
 
   int grpc_port() const override { return grpc_port_; }
   int http_port() const override { return http_ == nullptr ? 0 : http_->port(); }
+
+  std::string tls() const override {
+    if (credentials_.tls == nullptr) return "off";
+    return options_.tls_require_client_cert ? "mutual" : "on";
+  }
+  int64_t tokens() const override { return credentials_.tokens == nullptr ? 0 : credentials_.tokens->size(); }
 
   std::string Describe() const override {
     return absl::StrJoin(scheduler_->devices(), ", ",
@@ -170,6 +170,7 @@ class GrpcServer final : public Server {
     registry_.AwaitQuiet(kQuiet, std::min(kQuietMax, until - absl::Now()));
     if (!whole) Log(LogLevel::kWarn, "drain time is up", {{"calls_cancelled", registry_.size()}});
     health_.Shutdown();
+    reflection_.Shutdown();
     // No call is left, or the time is up; this closes the connections and cancels the rest.
     grpc_->Shutdown(absl::ToChronoTime(std::max(until, absl::Now())));
     grpc_->Wait();
@@ -202,7 +203,6 @@ class GrpcServer final : public Server {
                                                [this](GenericCall* call) { return MakeHandler(call); });
     info_ = MakeServerInfo(options_, scheduler_->devices()).SerializeAsString();
 
-    if (options_.reflection) EnableReflection();
     grpc::ServerBuilder builder;
     SetArguments(options_, &builder);
     const std::vector<std::string> addresses = absl::StrSplit(options_.address, ',');
@@ -210,10 +210,10 @@ class GrpcServer final : public Server {
     for (size_t i = 0; i < addresses.size(); ++i) {
       const absl::Status bindable = CheckBindable(addresses[i]);
       if (!bindable.ok()) return bindable;
-      builder.AddListeningPort(addresses[i], grpc::InsecureServerCredentials(), &ports[i]);
-    }
-    if (options_.reflection) {
-      for (ListedService& listed : listed_) builder.RegisterService(&listed);
+      builder.AddListeningPort(
+          addresses[i],
+          credentials_.tls != nullptr ? credentials_.tls->Credentials() : grpc::InsecureServerCredentials(),
+          &ports[i]);
     }
     generic_->Register(&builder);
     grpc_ = builder.BuildAndStart();
@@ -227,31 +227,65 @@ class GrpcServer final : public Server {
 
   GenericCall::Handler* MakeHandler(GenericCall* call) {
     const std::string& method = call->context().method();
-    if (method == "/attend.v1.AttentionService/Attend") return new AttendCall(services_, call);
+    // Health needs no token: probes have none, and gRPC's clients send none with their own health checks.
     if (method == "/grpc.health.v1.Health/Watch") return health_.Watch(call);
     if (method == "/grpc.health.v1.Health/Check") {
       return new SmallCall(call, &side_registry_, options_.receive_timeout,
                            [this](const std::string& request) { return health_.Check(request); }, {});
     }
-    if (method == "/attend.v1.InfoService/GetServerInfo") {
+    absl::StatusOr<std::string> caller = Authenticate(call->context(), credentials_.tokens.get());
+    if (method == "/attend.v1.AttentionService/Attend") {
+      return new AttendCall(services_, call, std::move(caller));
+    }
+    SmallEnd end;
+    const bool info = method == "/attend.v1.InfoService/GetServerInfo";
+    if (info) {
       metrics_->OnStarted(Method::kGetServerInfo);
+      end = [this](absl::StatusCode code, absl::Duration time) {
+        CallRecord record;
+        record.code = code;
+        record.total_ns = absl::ToInt64Nanoseconds(time);
+        metrics_->OnHandled(Method::kGetServerInfo, record);
+      };
+    }
+    if (!caller.ok()) {
+      metrics_->OnRejected("unauthenticated");
+      return new RefusedCall(call, caller.status(), std::move(end));
+    }
+    if (info) {
       return new SmallCall(
           call, &side_registry_, options_.receive_timeout, [this](const std::string&) { return info_; },
-          [this](absl::StatusCode code, absl::Duration time) {
-            CallRecord record;
-            record.code = code;
-            record.total_ns = absl::ToInt64Nanoseconds(time);
-            metrics_->OnHandled(Method::kGetServerInfo, record);
-          });
+          std::move(end));
+    }
+    if (options_.reflection && ReflectionService::IsMethod(method)) {
+      return reflection_.Handle(call, &side_registry_, options_.receive_timeout);
     }
     metrics_->OnRejected("unimplemented");
     return nullptr;
   }
 
-  // gRPC's plugins belong to the process and to every server built later.
-  static void EnableReflection() {
-    static std::once_flag once;
-    std::call_once(once, &grpc::reflection::InitProtoReflectionServerBuilderPlugin);
+  void SayWhoMayCall() const {
+    const std::vector<std::string> addresses = absl::StrSplit(options_.address, ',');
+    if (std::all_of(addresses.begin(), addresses.end(), &IsLocalAddress)) return;
+    if (credentials_.tls == nullptr) {
+      Log(LogLevel::kWarn, "other machines reach this server in plain text", {{"address", options_.address}});
+    }
+    if (credentials_.tokens == nullptr && !options_.tls_require_client_cert) {
+      Log(LogLevel::kWarn,
+          "whoever reaches this server may call it: it needs no token and no client certificate",
+          {{"address", options_.address}});
+    }
+  }
+
+  void StartReloader() {
+    std::vector<Reloader::Source> sources;
+    if (credentials_.tls != nullptr) {
+      sources.push_back({"tls", [this] { return credentials_.tls->Reload(); }});
+    }
+    if (credentials_.tokens != nullptr) {
+      sources.push_back({"tokens", [this] { return credentials_.tokens->Reload(); }});
+    }
+    reloader_ = std::make_unique<Reloader>(std::move(sources), options_.reload_interval, metrics_.get());
   }
 
   absl::Status ServeHttp() {
@@ -284,6 +318,7 @@ class GrpcServer final : public Server {
     sample.host_capacity = devices_.pool->capacity();
     sample.inflight = registry_.size();
     sample.ready = Unready().empty();
+    if (credentials_.tls != nullptr) sample.certificate_expiry = credentials_.tls->expiry();
     for (const std::unique_ptr<Device>& device : scheduler_->devices()) {
       sample.devices.push_back({device->info().name, device->info().uuid, device->memory()});
     }
@@ -297,6 +332,7 @@ class GrpcServer final : public Server {
 
   const ServerOptions options_;
   const std::unique_ptr<Metrics> metrics_;
+  Credentials credentials_;  // outlive the gRPC server
   CallLog call_log_;
   ByteBudget large_budget_, small_budget_;
   CallRegistry registry_;
@@ -305,14 +341,13 @@ class GrpcServer final : public Server {
   std::unique_ptr<Scheduler> scheduler_;
   WireThreads wire_threads_;
   CallServices services_;
-  ListedService listed_[3] = {ListedService("/attend.v1.AttentionService/"),
-                              ListedService("/attend.v1.InfoService/"),
-                              ListedService("/grpc.health.v1.Health/")};
   std::string info_;  // the reply of GetServerInfo
   HealthService health_;
+  ReflectionService reflection_;
   std::unique_ptr<GenericServer> generic_;  // outlives grpc_
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<Reloader> reloader_;
   std::atomic<bool> serving_{false};
   int grpc_port_ = 0;
 };

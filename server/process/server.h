@@ -2,6 +2,7 @@
 #ifndef ATTEND_SERVER_PROCESS_SERVER_H_
 #define ATTEND_SERVER_PROCESS_SERVER_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +26,9 @@ class Server {
   virtual int http_port() const = 0;  // 0: none
   // What the line that says the server is up tells.
   virtual std::string Describe() const = 0;
+  // "off", "on", or "mutual" where clients have to show a certificate.
+  virtual std::string tls() const = 0;
+  virtual int64_t tokens() const = 0;  // 0: calls need none
 
   // OK, or the fault that makes the server useless: health is NOT_SERVING then, and the process should
   // end with an error.

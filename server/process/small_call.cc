@@ -75,6 +75,16 @@ void SmallCall::OnDone() {
   delete this;
 }
 
+RefusedCall::RefusedCall(GenericCall* call, absl::Status status, SmallEnd end)
+    : call_(call), status_(std::move(status)), started_(absl::Now()), end_(std::move(end)) {}
+
+void RefusedCall::Start() { call_->Finish(ToGrpcStatus(status_)); }
+
+void RefusedCall::OnDone() {
+  if (end_) end_(status_.code(), absl::Now() - started_);
+  delete this;
+}
+
 bool SmallCall::TakeReply() {
   absl::MutexLock lock(&mutex_);
   return !std::exchange(replying_, true);

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -58,6 +59,23 @@ class SmallCall final : public GenericCall::Handler, private CallRegistry::Membe
   absl::StatusCode code_ = absl::StatusCode::kOk;
   absl::Mutex mutex_;
   bool replying_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+// A call that is refused at its headers. Deletes itself.
+class RefusedCall final : public GenericCall::Handler {
+ public:
+  RefusedCall(GenericCall* call, absl::Status status, SmallEnd end);
+
+ private:
+  void Start() override;
+  void OnReadDone(bool) override {}
+  void OnCancel() override {}
+  void OnDone() override;
+
+  GenericCall* const call_;
+  const absl::Status status_;
+  const absl::Time started_;
+  const SmallEnd end_;
 };
 
 }  // namespace attend::server

@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "grpcpp/create_channel.h"
-#include "grpcpp/security/credentials.h"
 #include "grpcpp/support/channel_arguments.h"
 
 namespace attend::integration {
@@ -35,7 +34,7 @@ ServerProcess::ServerProcess(std::vector<std::string> flags) {
                                    "--device=null", absl::StrCat("--port-file=", folder_, "/ports")};
   for (std::string& flag : flags) {
     // The last of a flag given twice would win for some parsers only: ours goes.
-    const std::string name = flag.substr(0, flag.find('=') + 1);
+    const std::string name = flag.substr(0, flag.find('=')) + "=";
     std::erase_if(args, [&](const std::string& arg) { return arg.rfind(name, 0) == 0; });
     args.push_back(std::move(flag));
   }
@@ -61,12 +60,13 @@ bool ServerProcess::ReadPorts() {
 
 std::string ServerProcess::target() const { return absl::StrCat("127.0.0.1:", port_); }
 
-std::shared_ptr<grpc::Channel> ServerProcess::Connect() const {
+std::shared_ptr<grpc::Channel> ServerProcess::Connect(
+    const std::shared_ptr<grpc::ChannelCredentials>& credentials) const {
   grpc::ChannelArguments args;
   args.SetMaxReceiveMessageSize(-1);
   args.SetMaxSendMessageSize(-1);
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // or channels to one target share a connection
-  return grpc::CreateCustomChannel(target(), grpc::InsecureChannelCredentials(), args);
+  return grpc::CreateCustomChannel(target(), credentials, args);
 }
 
 std::string ServerProcess::Log() const { return process_ != nullptr ? process_->Output() : ""; }

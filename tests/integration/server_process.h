@@ -9,6 +9,7 @@
 
 #include "absl/time/time.h"
 #include "grpcpp/channel.h"
+#include "grpcpp/security/credentials.h"
 #include "tests/integration/processes.h"
 
 namespace attend::integration {
@@ -25,9 +26,11 @@ class ServerProcess {
 
   bool running() const { return process_ != nullptr && process_->running(); }
   std::string target() const;  // "127.0.0.1:port"
+  int port() const { return port_; }
   int metrics_port() const { return metrics_port_; }
   // A new connection, whose messages may have any size.
-  std::shared_ptr<grpc::Channel> Connect() const;
+  std::shared_ptr<grpc::Channel> Connect(const std::shared_ptr<grpc::ChannelCredentials>& credentials =
+                                             grpc::InsecureChannelCredentials()) const;
 
   std::string Log() const;  // what it wrote to stdout and stderr so far
   // Of its memory, now. 0 where it is built with sanitizers, which keep what is freed.

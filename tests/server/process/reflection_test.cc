@@ -1,5 +1,5 @@
 // A caller that knows nothing but the address, as grpcurl: it learns the method from reflection, makes the
-// request from JSON, and reads the reply as JSON. The generic service must not be in reflection's way.
+// request from JSON, and reads the reply as JSON. Both versions of reflection have the same messages.
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/descriptor.pb.h>
@@ -30,9 +30,11 @@ using ::testing::ElementsAre;
 using ::testing::FloatNear;
 using ::testing::HasSubstr;
 
-// Field numbers of grpc.reflection.v1alpha.
-constexpr int kFileByFilename = 3, kFileContainingSymbol = 4, kListServices = 7;  // in the request
-constexpr int kFileResponse = 4, kListResponse = 6;                               // in the response
+// Field numbers of grpc.reflection.v1, in the request.
+constexpr int kFileByFilename = 3, kFileContainingSymbol = 4, kExtensionNumbers = 6, kListServices = 7;
+// In the response.
+constexpr int kOriginalRequest = 2, kFileResponse = 4, kNumbersResponse = 5, kListResponse = 6,
+              kErrorResponse = 7;
 
 grpc::ByteBuffer ToBuffer(const std::string& bytes) {
   const grpc::Slice slice(bytes);
@@ -55,7 +57,8 @@ void Step(grpc::CompletionQueue* queue) {
 }
 
 // One question to reflection.
-std::string Ask(const std::shared_ptr<grpc::Channel>& channel, int field, const std::string& value) {
+std::string Ask(const std::shared_ptr<grpc::Channel>& channel, int field, const std::string& value,
+                const std::string& version = "v1") {
   UnknownFieldSet question;
   question.AddLengthDelimited(field, value);
   std::string bytes;
@@ -63,8 +66,8 @@ std::string Ask(const std::shared_ptr<grpc::Channel>& channel, int field, const 
   grpc::GenericStub stub(channel);
   grpc::ClientContext context;
   grpc::CompletionQueue queue;
-  const auto stream =
-      stub.PrepareCall(&context, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", &queue);
+  const auto stream = stub.PrepareCall(
+      &context, "/grpc.reflection." + version + ".ServerReflection/ServerReflectionInfo", &queue);
   stream->StartCall(nullptr);
   Step(&queue);
   stream->Write(ToBuffer(bytes), nullptr);
@@ -102,10 +105,62 @@ std::vector<std::string> Values(const std::string& message, std::vector<int> pat
 
 TEST(Reflection, ListsTheServices) {
   const auto server = StartServer(TestOptions());
-  const std::vector<std::string> services =
-      Values(Ask(Connect(*server), kListServices, ""), {kListResponse, 1, 1});
-  EXPECT_THAT(services, ::testing::IsSupersetOf({"attend.v1.AttentionService", "attend.v1.InfoService",
-                                                 "grpc.health.v1.Health"}));
+  for (const char* version : {"v1", "v1alpha"}) {
+    const std::vector<std::string> services =
+        Values(Ask(Connect(*server), kListServices, "", version), {kListResponse, 1, 1});
+    EXPECT_THAT(services, ::testing::UnorderedElementsAre("attend.v1.AttentionService",
+                                                          "attend.v1.InfoService", "grpc.health.v1.Health",
+                                                          "grpc.reflection.v1alpha.ServerReflection"));
+  }
+}
+
+TEST(Reflection, SaysWhatItDoesNotKnowAndGoesOn) {
+  const auto server = StartServer(TestOptions());
+  const auto channel = Connect(*server);
+  // 5 is a message of its own, which these bytes are not; 9 is no question.
+  for (const int field : {kFileByFilename, kFileContainingSymbol, kExtensionNumbers, 5, 9}) {
+    EXPECT_EQ(Values(Ask(channel, field, "no.such.Thing"), {kErrorResponse, 2}).size(), 1u) << field;
+  }
+  EXPECT_EQ(Values(Ask(channel, kFileByFilename, "x"), {kOriginalRequest, kFileByFilename}),
+            std::vector<std::string>{"x"});
+  EXPECT_EQ(Values(Ask(channel, kExtensionNumbers, "attend.v1.AttendRequest"), {kNumbersResponse, 1}),
+            std::vector<std::string>{"attend.v1.AttendRequest"});
+}
+
+TEST(Reflection, IsNotThereWhereItIsOff) {
+  ServerOptions options = TestOptions();
+  options.reflection = false;
+  const auto server = StartServer(options);
+  grpc::GenericStub stub(Connect(*server));
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  const auto stream =
+      stub.PrepareCall(&context, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", &queue);
+  stream->StartCall(nullptr);
+  Step(&queue);
+  grpc::Status status;
+  stream->Finish(&status, nullptr);
+  Step(&queue);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+}
+
+// A stream that its caller leaves open ends with the drain.
+TEST(Reflection, DoesNotHoldUpADrain) {
+  ServerOptions options = TestOptions();
+  options.drain_timeout = absl::Minutes(5);  // beyond the test's own limit
+  const auto server = StartServer(options);
+  grpc::GenericStub stub(Connect(*server));
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  const auto stream =
+      stub.PrepareCall(&context, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", &queue);
+  stream->StartCall(nullptr);
+  Step(&queue);
+  EXPECT_TRUE(server->Drain(absl::ZeroDuration()));
+  grpc::Status status;
+  stream->Finish(&status, nullptr);
+  Step(&queue);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
 // Everything that reflection tells of a symbol.

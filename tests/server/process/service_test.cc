@@ -220,13 +220,10 @@ TEST(Service, ServesOnAUnixSocketAndGuardsIt) {
 
 TEST(Service, OtherMachinesNeedAWord) {
   ServerOptions options = TestOptions();
-  options.address = "0.0.0.0:0";
-  ASSERT_TRUE(ResolveOptions(&options).ok());
-  const auto refused = Server::Start(options);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("--insecure"));
+  options.address = "127.0.0.1:0,0.0.0.0:0";
+  EXPECT_THAT(std::string(ResolveOptions(&options).message()), HasSubstr("--insecure"));
   options.insecure = true;
-  EXPECT_TRUE(Server::Start(options).ok());
+  EXPECT_GT(StartServer(options)->grpc_port(), 0);
 }
 
 }  // namespace
