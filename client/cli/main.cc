@@ -19,16 +19,17 @@ std::string UsageMessage(const CLI::App* app, const CLI::Error& error) {
     absl::StrAppend(&name, " ", command->get_name());
   }
   std::string wrong = error.what();
-  if (!command->get_subcommands({}).empty()) {  // one of its own commands had to follow
-    const std::vector<std::string> rest = app->remaining();
-    std::string known;
-    for (const CLI::App* other : command->get_subcommands({})) {
-      absl::StrAppend(&known, known.empty() ? "" : ", ", other->get_name());
-    }
-    if (error.get_name() == "RequiredError") {
-      wrong = rest.empty() ? absl::StrCat("a command is missing: ", known)
-                           : absl::StrCat("there is no command '", rest.front(), "'; there are ", known);
-    }
+  std::string known;
+  for (const CLI::App* other : command->get_subcommands({})) {
+    absl::StrAppend(&known, known.empty() ? "" : ", ", other->get_name());
+  }
+  const std::vector<std::string> rest = app->remaining(/*recurse=*/true);
+  if (!known.empty() && !rest.empty()) {
+    const bool option = rest.front().rfind('-', 0) == 0;
+    wrong = option ? absl::StrCat("there is no option '", rest.front(), "'")
+                   : absl::StrCat("there is no command '", rest.front(), "'; there are ", known);
+  } else if (!known.empty() && error.get_name() == "RequiredError") {
+    wrong = absl::StrCat("a command is missing: ", known);
   }
   return absl::StrCat("attend: ", wrong, "\n`", name, " --help` says more.\n");
 }
