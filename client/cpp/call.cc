@@ -74,8 +74,8 @@ class Call::Attempt final : public grpc::ClientUnaryReactor {
   grpc::ByteBuffer request_, response_;
 };
 
-Call::Call(std::shared_ptr<ChannelSet> channels, Params params, Done done)
-    : channels_(std::move(channels)), params_(std::move(params)), done_(std::move(done)) {}
+Call::Call(ChannelSet* channels, Params params, Done done)
+    : channels_(channels), params_(std::move(params)), done_(std::move(done)) {}
 
 void Call::Start() { StartAttempt(); }
 

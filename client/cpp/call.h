@@ -38,7 +38,9 @@ class Call final : public std::enable_shared_from_this<Call> {
   };
   using Done = std::function<void(absl::StatusOr<Response>)>;
 
-  Call(std::shared_ptr<ChannelSet> channels, Params params, Done done);
+  // The channels outlive done, not the call: the thread that frees it is one of gRPC's, where the last
+  // channel of a process must not end (gRPC would wait there for that very thread).
+  Call(ChannelSet* channels, Params params, Done done);
 
   // Sends the first attempt. done is called exactly once, when no slice aliases the caller's memory any
   // more, on one of gRPC's threads.
@@ -58,7 +60,7 @@ class Call final : public std::enable_shared_from_this<Call> {
   void Finish(absl::StatusOr<Response> result);
   void FinishWhenMemoryIsFree() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  const std::shared_ptr<ChannelSet> channels_;
+  ChannelSet* const channels_;
   const Params params_;
   const SliceCount slices_;
 

@@ -115,7 +115,7 @@ ChannelSet::Lease ChannelSet::Take() {
     return a.in_flight < b.in_flight;
   });
   ++least->in_flight;
-  lease.set_ = shared_from_this();
+  lease.set_ = this;
   lease.index_ = static_cast<size_t>(least - entries_.begin());
   lease.stub_ = least->stub;
   return lease;
@@ -124,7 +124,7 @@ ChannelSet::Lease ChannelSet::Take() {
 ChannelSet::Lease& ChannelSet::Lease::operator=(Lease&& other) noexcept {
   if (this != &other) {
     Release();
-    set_ = std::move(other.set_);
+    set_ = std::exchange(other.set_, nullptr);
     index_ = other.index_;
     stub_ = std::move(other.stub_);
   }
@@ -138,7 +138,7 @@ void ChannelSet::Lease::Release() {
     absl::MutexLock lock(&set_->mutex_);
     --set_->entries_[index_].in_flight;
   }
-  set_.reset();
+  set_ = nullptr;
 }
 
 }  // namespace client

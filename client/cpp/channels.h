@@ -26,9 +26,9 @@ bool IsLocalTarget(absl::string_view target);
 // InvalidArgument where target or options make no client.
 absl::Status CheckOptions(absl::string_view target, const ClientOptions& options);
 
-// Channels to one target, each with a connection of its own to every server behind it. Thread-safe. Held
-// by the client and by each call in flight.
-class ChannelSet : public std::enable_shared_from_this<ChannelSet> {
+// Channels to one target, each with a connection of its own to every server behind it. Thread-safe.
+// Outlives its leases.
+class ChannelSet {
  public:
   ChannelSet(absl::string_view target, const ClientOptions& options);
 
@@ -36,7 +36,7 @@ class ChannelSet : public std::enable_shared_from_this<ChannelSet> {
   class Lease {
    public:
     Lease() = default;
-    Lease(Lease&& other) noexcept = default;
+    Lease(Lease&& other) noexcept { *this = std::move(other); }
     Lease& operator=(Lease&& other) noexcept;
     ~Lease() { Release(); }
     grpc::GenericStub& stub() const { return *stub_; }
@@ -44,7 +44,7 @@ class ChannelSet : public std::enable_shared_from_this<ChannelSet> {
    private:
     friend class ChannelSet;
     void Release();
-    std::shared_ptr<ChannelSet> set_;
+    ChannelSet* set_ = nullptr;
     size_t index_ = 0;
     std::shared_ptr<grpc::GenericStub> stub_;
   };

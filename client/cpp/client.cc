@@ -87,7 +87,7 @@ bool CancelToken::cancelled() const { return state_->cancelled(); }
 class Client::Impl {
  public:
   Impl(absl::string_view target, ClientOptions options)
-      : options_(std::move(options)), channels_(std::make_shared<ChannelSet>(target, options_)) {}
+      : options_(std::move(options)), channels_(target, options_) {}
 
   ~Impl() {
     std::vector<std::shared_ptr<Call>> calls;
@@ -125,7 +125,7 @@ class Client::Impl {
     // Known only once the call is made; read only once it has started.
     auto key = std::make_shared<const Call*>(nullptr);
     auto call =
-        std::make_shared<Call>(channels_, std::move(params),
+        std::make_shared<Call>(&channels_, std::move(params),
                                [this, token, key, done = std::move(done)](absl::StatusOr<Response> response) {
                                  if (token != nullptr) token->Remove(*key);
                                  done(std::move(response));
@@ -150,16 +150,16 @@ class Client::Impl {
     const absl::StatusOr<absl::Time> deadline = Deadline(timeout);
     if (!deadline.ok()) return deadline.status();
     context.set_deadline(absl::ToChronoTime(*deadline));
-    if (!channels_->token().empty()) {
-      context.AddMetadata("authorization", absl::StrCat("Bearer ", channels_->token()));
+    if (!channels_.token().empty()) {
+      context.AddMetadata("authorization", absl::StrCat("Bearer ", channels_.token()));
     }
     return absl::OkStatus();
   }
-  const ChannelSet& channels() const { return *channels_; }
+  const ChannelSet& channels() const { return channels_; }
 
  private:
   const ClientOptions options_;
-  const std::shared_ptr<ChannelSet> channels_;
+  ChannelSet channels_;
   absl::Mutex mutex_;
   absl::flat_hash_map<const Call*, std::shared_ptr<Call>> in_flight_ ABSL_GUARDED_BY(mutex_);
 };
