@@ -1,10 +1,12 @@
 """Every expression of the dashboards returns data from a real Prometheus that scrapes a
-real server under load, every rule evaluates, and the dashboards are what deploy/grafana/generate makes.
+real server under load, every rule evaluates, what rules, alerts and dashboards select exists, and the dashboards are
+what deploy/grafana/generate makes.
 
 Usage: dashboards_test.py ATTEND_SERVER ATTEND"""
 
 import json
 import pathlib
+import re
 import shutil
 import socket
 import subprocess
@@ -18,6 +20,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 VARIABLES = {"${datasource}": "", "$__rate_interval": "15s", "$job": "attend", "$instance": ".*",
              "$flops_ceiling": "784e12", "$hbm_ceiling": "4.3e12"}
+# The free memory of the machine is not the CPU device's.
+GPU_ONLY = {'attend_device_memory_bytes{kind="free",}'}
 WAIT_SECONDS = 60
 
 
@@ -49,6 +53,16 @@ def query(port, expr):
         raise SystemExit(f"Prometheus refuses: {expr}: {error.read().decode()}")
     except (urllib.error.URLError, ConnectionError):
         return []
+
+
+def selectors(expr):
+    """The series that an expression selects by name and labels; those of a list of values (=~"a|b") one by one."""
+    for name, labels in re.findall(r"([a-z_][a-zA-Z0-9_:]*)\{([^{}]*)\}", expr):
+        alternatives = [""]
+        for label, operator, value in re.findall(r'(\w+)(=~|=|!=|!~)"([^"]*)"', labels):
+            values = value.split("|") if operator == "=~" else [value]
+            alternatives = [f'{a}{label}{operator}"{v}",' for a in alternatives for v in values]
+        yield from (f"{name}{{{a}}}" for a in alternatives)
 
 
 def lint():
@@ -112,7 +126,11 @@ def run(server_program, tool, folder, processes):
     rules = [rule for group in groups for rule in group["rules"]]
     bad = [f"{rule['name']}: {rule.get('lastError')}" for rule in rules if rule["health"] != "ok"]
     assert rules and not bad, f"rules that do not evaluate: {bad}"
-    print(f"{len(wanted)} expressions and {len(rules)} rules answer")
+    # A label value that the server never writes makes an alert that never fires.
+    selected = {s for expr in [*(r["query"] for r in rules), *(e for _, e in wanted)] for s in selectors(expr)}
+    absent = sorted(s for s in selected if s not in GPU_ONLY and not query(port, s))
+    assert selected and not absent, f"no such series: {absent}"
+    print(f"{len(wanted)} expressions and {len(rules)} rules answer, {len(selected)} selectors find series")
 
 
 def main():
