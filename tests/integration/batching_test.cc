@@ -168,9 +168,9 @@ TEST_F(Batching, SmallRequestsLeaveMemoryFlat) {
   ASSERT_TRUE(server.running()) << server.Log();
   const auto run = [&](int64_t count) {
     std::vector<std::unique_ptr<ChildProcess>> clients;
-    for (int c = 0; c < 2; ++c) clients.push_back(StartClient(server, "small", c, count / 2, 16));
+    for (int c = 0; c < 4; ++c) clients.push_back(StartClient(server, "small", c, count / 4, 16));
     for (auto& client : clients) ASSERT_TRUE(client->Wait(absl::Hours(1)).has_value());
-    EXPECT_EQ(Counts(clients)["OK"], count / 2 * 2);
+    EXPECT_EQ(Counts(clients)["OK"], count / 4 * 4);
   };
   run(requests / 4);  // until pools, threads and allocator have settled
   const int64_t settled = server.ResidentBytes();

@@ -4,7 +4,7 @@
 #include <thread>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "attend/client.h"
 #include "client/cli/accuracy.h"
 #include "client/cli/inputs.h"
@@ -22,6 +22,7 @@ using cli::Sizes;
 std::unique_ptr<client::Client> Connect(const ServerProcess& server, int attempts_max = 4) {
   client::ClientOptions options;
   options.health_check = false;
+  options.timeout = absl::Seconds(20);
   options.retry.attempts_max = attempts_max;
   auto client = client::Client::Create(server.target(), options);
   if (!client.ok()) ADD_FAILURE() << client.status();
@@ -95,9 +96,9 @@ TEST_F(Device, RequestsThatDoNotFitTogetherWaitForDeviceMemory) {
   const auto client = Connect(*server);
   const Inputs inputs = cli::RandomInputs({1, 32, 512, 64}, client::DataType::kFp16, 5);
   const auto alone = client->Attend(inputs.request);
-  ASSERT_TRUE(alone.ok()) << alone.status();
+  ASSERT_TRUE(alone.ok()) << alone.status() << "\n" << server->Log();
   for (const auto& response : CallAtOnce(*client, inputs.request, 12)) {
-    ASSERT_TRUE(response.ok()) << response.status();
+    ASSERT_TRUE(response.ok()) << response.status() << "\n" << server->Log();
     EXPECT_EQ(response->out.bytes(), alone->out.bytes());
   }
   ExpectIdle(*server);
@@ -126,7 +127,7 @@ TEST_F(Device, AFullPoolRefusesWithADelayAndRecovers) {
   const auto client = Connect(*server, /*attempts_max=*/1);
   const Inputs inputs = cli::RandomInputs({1, 32, 512, 64}, client::DataType::kFp16, 5);
   const auto alone = client->Attend(inputs.request);
-  ASSERT_TRUE(alone.ok()) << alone.status();
+  ASSERT_TRUE(alone.ok()) << alone.status() << "\n" << server->Log();
   int refused = 0, answered = 0;
   for (int round = 0; round < 20 && (refused == 0 || answered == 0); ++round) {
     for (const auto& response : CallAtOnce(*client, inputs.request, 24)) {
