@@ -4,13 +4,21 @@
 
 #include <memory>
 
+#include "absl/time/time.h"
 #include "server/device/device.h"
 
 namespace attend::server {
 
-// Accepts what the kernels accept, writes zeros over every output (blocks may hold another request's
-// bytes), and finishes inside Run. The work it reports is zero.
-std::unique_ptr<Device> CreateNullDevice(int slots = 64);
+struct NullDeviceOptions {
+  int slots = 64;
+  // What each launch takes, however many calls it holds; launches run one after another, as on a GPU that
+  // is busy. Zero: batches finish inside Run.
+  absl::Duration launch_time = absl::ZeroDuration();
+};
+
+// Accepts what the kernels accept and writes zeros over every output (blocks may hold another request's
+// bytes). The work it reports is zero.
+std::unique_ptr<Device> CreateNullDevice(const NullDeviceOptions& options = {});
 
 }  // namespace attend::server
 

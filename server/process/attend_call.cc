@@ -171,7 +171,9 @@ absl::Status AttendCall::Prepare(std::unique_ptr<Job>* job, std::unique_ptr<Admi
   record_.shape = ShapeOf(call);
   record_.kernel = ResolveKernel(call.kernel, call.return_weights);
   const int64_t output_bytes = OutputBytes(call);
-  auto admitted = services_.scheduler->Admit(call, decoder.input_bytes() + output_bytes);
+  const Caller caller = {record_.caller.empty() ? PeerHost(record_.peer) : record_.caller,
+                         absl::FromChrono(call_->context().deadline())};
+  auto admitted = services_.scheduler->Admit(call, decoder.input_bytes() + output_bytes, caller);
   if (!admitted.ok()) return admitted.status();
   *admission = *std::move(admitted);
 
@@ -192,8 +194,8 @@ absl::Status AttendCall::Prepare(std::unique_ptr<Job>* job, std::unique_ptr<Admi
     return status;
   }
   PlaceOutputs(j.call, j.outputs, &j.tensors);
-  j.deadline = absl::FromChrono(call_->context().deadline());
-  j.fair_key = record_.caller.empty() ? PeerHost(record_.peer) : record_.caller;
+  j.deadline = caller.deadline;
+  j.fair_key = caller.fair_key;
   j.request_id = record_.request_id;
   j.done = [this](std::unique_ptr<Job> done, const absl::Status& result) {
     OnJobDone(std::move(done), result);

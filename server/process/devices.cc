@@ -45,7 +45,10 @@ absl::StatusOr<Devices> MakeNull(const ServerOptions& options) {
   if (!pool.ok()) return pool.status();
   Devices made;
   made.choice = "null: answers zeros, as asked";
-  made.devices.push_back(CreateNullDevice());
+  NullDeviceOptions null;
+  null.launch_time = options.null_launch_time;
+  if (null.launch_time > absl::ZeroDuration()) null.slots = static_cast<int>(options.device_slots);
+  made.devices.push_back(CreateNullDevice(null));
   made.pool = *std::move(pool);
   return made;
 }

@@ -50,6 +50,8 @@ constexpr OptionRow kTable[] = {
      "memory of each GPU for tensors and workspace, taken at start; 0: nine tenths of what is free"},
     {"launch-time-max-us", "Devices", K::kCount, &O::launch_time_max_us, 1, nullptr,
      "microseconds that one GPU launch may be predicted to take; longer ones are cut by heads"},
+    {"null-launch-time", "Devices", K::kDuration, &O::null_launch_time, 0, nullptr,
+     "what each launch of the null device takes, one after another: a busy device, for tests"},
 
     {"request-bytes-max", "Bounds", K::kBytes, &O::request_bytes_max, 1024, nullptr,
      "largest request message; at most 2 GiB - 1"},
@@ -89,6 +91,8 @@ constexpr OptionRow kTable[] = {
      "microseconds that a request waits for company when a device is free"},
     {"long-request-time", "Queue and batches", K::kDuration, &O::long_request_time, 0, nullptr,
      "predicted time from which a request leaves a device's last free slot to shorter ones"},
+    {"queue-wait-percent-max", "Queue and batches", K::kCount, &O::queue_wait_percent_max, 0, nullptr,
+     "share of the time to its deadline that a request may be predicted to wait; else it is refused; 0: any"},
 
     {"grant-timeout", "Time limits", K::kDuration, &O::grant_timeout, 0, nullptr,
      "longest wait for receive-bytes-max; then RESOURCE_EXHAUSTED"},

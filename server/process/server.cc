@@ -76,6 +76,7 @@ SchedulerOptions MakeSchedulerOptions(const ServerOptions& options) {
   made.long_request_time = options.long_request_time;
   made.hang_factor = static_cast<double>(options.hang_factor);
   made.hang_floor = options.hang_floor;
+  made.queue_wait_share_max = static_cast<double>(options.queue_wait_percent_max) / 100;
   return made;
 }
 

@@ -39,6 +39,7 @@ void FairQueue::Push(Entry* entry, absl::Time now) {
   ++group.size;
   ++size_;
   cost_ += entry->cost;
+  flow->cost += entry->cost;
 }
 
 void FairQueue::Unlink(Entry* entry) {
@@ -55,6 +56,15 @@ void FairQueue::Unlink(Entry* entry) {
   entry->flow = nullptr;
   --size_;
   cost_ -= entry->cost;
+  flow->cost -= entry->cost;
+}
+
+absl::Duration FairQueue::CostAhead(const std::string& key, absl::Duration cost) const {
+  const auto flow = flows_.find(key);
+  const bool active = flow != flows_.end() && !flow->second->groups.empty();
+  const absl::Duration own = active ? flow->second->cost : absl::ZeroDuration();
+  const auto others = static_cast<int64_t>(active_.size()) - (active ? 1 : 0);
+  return std::min(cost_, own + others * (own + cost));
 }
 
 void FairQueue::Remove(Entry* entry) {

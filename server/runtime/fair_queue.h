@@ -39,6 +39,7 @@ struct Flow {
   std::string key;
   uint64_t order = 0;                                       // breaks ties of virtual time: who came first
   double virtual_time = 0;                                  // seconds of device time
+  absl::Duration cost;                                      // of its entries
   std::map<GroupKey, std::set<Entry*, MoreUrgent>> groups;  // none empty
 };
 
@@ -77,6 +78,9 @@ class FairQueue {
 
   int64_t size() const { return size_; }
   absl::Duration cost() const { return cost_; }  // of all that waits
+  // About what is served before an entry of this cost that came now: all that waits, but of other flows no
+  // more than they get while this one's own entries are served.
+  absl::Duration CostAhead(const std::string& key, absl::Duration cost) const;
   int64_t remembered_flows() const { return static_cast<int64_t>(flows_.size()); }
 
  private:

@@ -13,8 +13,9 @@ class SchedulerHandle : public Scheduler {
   explicit SchedulerHandle(std::shared_ptr<SchedulerCore> core) : core_(std::move(core)) { core_->Start(); }
   ~SchedulerHandle() override { core_->Stop(); }
 
-  absl::StatusOr<std::unique_ptr<Admission>> Admit(const Call& call, int64_t host_bytes) override {
-    return core_->Admit(call, host_bytes);
+  absl::StatusOr<std::unique_ptr<Admission>> Admit(const Call& call, int64_t host_bytes,
+                                                   const Caller& caller) override {
+    return core_->Admit(call, host_bytes, caller);
   }
   void Submit(std::unique_ptr<Job> job, std::unique_ptr<Admission> admission) override {
     core_->Submit(std::move(job), std::move(admission));
@@ -22,6 +23,7 @@ class SchedulerHandle : public Scheduler {
   void Cancel(uint64_t admission_id) override { core_->Cancel(admission_id); }
   bool Drain(absl::Duration limit) override { return core_->Drain(limit); }
   absl::Status Health() const override { return core_->Health(); }
+  std::vector<int> BusySlots() const override { return core_->BusySlots(); }
   const std::vector<std::unique_ptr<Device>>& devices() const override { return core_->devices(); }
 
  private:

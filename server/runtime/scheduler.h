@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,6 +26,10 @@ struct SchedulerOptions {
   int64_t batch_bytes_max = int64_t{64} << 20;  // host bytes: larger batches would not overlap copies
   absl::Duration batch_time_max = absl::Milliseconds(50);  // predicted
   absl::Duration max_queue_delay = absl::ZeroDuration();   // waits on purpose for company; 0: never
+  // Share of the time to its deadline that a request may be predicted to wait; 0: any. What would wait
+  // longer is refused at once, so that what is admitted is answered in time. Half leaves room for
+  // predictions that are wrong by as much.
+  double queue_wait_share_max = 0.5;
   // A request that is predicted to run longer leaves a device's last free slot to shorter ones.
   absl::Duration long_request_time = absl::Milliseconds(100);
   // A batch that runs longer than max(floor, factor * predicted) is taken for a hung device.
@@ -39,11 +44,18 @@ inline constexpr absl::string_view kRejectReasons[] = {
     "request_too_large",  // INVALID_ARGUMENT: exceeds a bound by itself
     "queue_full",         // RESOURCE_EXHAUSTED: queue_requests_max
     "queue_bytes_full",   // RESOURCE_EXHAUSTED: queue_bytes_max
+    "overloaded",         // RESOURCE_EXHAUSTED: queue_wait_share_max
     "draining",           // UNAVAILABLE
     "device_failed",      // UNAVAILABLE
 };
 // Why a waiting job is dropped, as OnDropped says it.
 inline constexpr absl::string_view kDropReasons[] = {"cancelled", "deadline"};
+
+// Who asks to be admitted.
+struct Caller {
+  std::string fair_key;  // token name, else peer address
+  absl::Time deadline = absl::InfiniteFuture();
+};
 
 // What happens, for metrics and health. Implementations are thread-safe and quick, and do not call the
 // scheduler.
@@ -76,7 +88,8 @@ class Scheduler {
   // Whether a call may enter now, by its cost; exact under concurrency. InvalidArgument where it can
   // never run, with the limit; RESOURCE_EXHAUSTED with a retry delay where it could later; UNAVAILABLE
   // (DRAINING, DEVICE_FAILED). host_bytes: inputs and outputs.
-  virtual absl::StatusOr<std::unique_ptr<Admission>> Admit(const Call& call, int64_t host_bytes) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Admission>> Admit(const Call& call, int64_t host_bytes,
+                                                           const Caller& caller) = 0;
 
   // Queues an admitted job; job->done gets it back, with its admission in it. job->call is what was
   // admitted. A job that is cancelled or whose deadline passes before it is batched comes back CANCELLED
@@ -92,6 +105,8 @@ class Scheduler {
 
   // OK while every device is sound; else the first fault.
   virtual absl::Status Health() const = 0;
+  // Batches in flight now, by device.
+  virtual std::vector<int> BusySlots() const = 0;
 
   virtual const std::vector<std::unique_ptr<Device>>& devices() const = 0;
 };

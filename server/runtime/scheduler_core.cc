@@ -128,14 +128,23 @@ absl::Status SchedulerCore::Measure(const Call& call, int64_t host_bytes, Entry*
   return absl::OkStatus();
 }
 
-absl::Duration SchedulerCore::RetryDelay() const {
-  absl::Duration delay = queue_.cost();
-  for (const DeviceState& state : states_) delay += state.outstanding;
-  delay /= std::max<int64_t>(1, static_cast<int64_t>(states_.size()));
-  return std::clamp(delay, absl::Milliseconds(10), absl::Seconds(5));
+absl::Duration SchedulerCore::PredictWait(absl::Duration ahead) const {
+  // All devices work on what waits, each at its own pace.
+  absl::Duration running;
+  double speed = 0;
+  for (size_t d = 0; d < states_.size(); ++d) {
+    if ((sound_devices_ >> d & 1) == 0) continue;
+    running += states_[d].outstanding;
+    speed += 1 / absl::ToDoubleSeconds(states_[d].pace.Real(absl::Seconds(1)));
+  }
+  return speed > 0 ? (running + ahead) / speed : absl::ZeroDuration();
 }
 
-absl::Status SchedulerCore::MayEnter(const Entry& entry) const {
+absl::Duration SchedulerCore::RetryDelay() const {
+  return std::clamp(PredictWait(queue_.cost()), absl::Milliseconds(10), absl::Seconds(5));
+}
+
+absl::Status SchedulerCore::MayEnter(const Entry& entry, const Caller& caller) const {
   if (draining_) {
     return ErrorWithReason(absl::StatusCode::kUnavailable, "DRAINING", "the server is draining");
   }
@@ -152,6 +161,16 @@ absl::Status SchedulerCore::MayEnter(const Entry& entry) const {
                                   " bytes; this one needs ", entry.host_bytes),
                      RetryDelay());
   }
+  if (options_.queue_wait_share_max > 0 && caller.deadline < absl::InfiniteFuture() && queue_.size() > 0) {
+    const absl::Duration wait = PredictWait(queue_.CostAhead(caller.fair_key, entry.cost));
+    const absl::Duration left = caller.deadline - clock_->Now();
+    if (left > absl::ZeroDuration() && wait > left * options_.queue_wait_share_max) {
+      return Exhausted("OVERLOADED",
+                       absl::StrCat("the request would wait about ", absl::FormatDuration(wait), " of the ",
+                                    absl::FormatDuration(left), " until its deadline"),
+                       RetryDelay());
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -160,14 +179,15 @@ absl::Status SchedulerCore::Reject(absl::Status status) {
   return status;
 }
 
-absl::StatusOr<std::unique_ptr<Admission>> SchedulerCore::Admit(const Call& call, int64_t host_bytes) {
+absl::StatusOr<std::unique_ptr<Admission>> SchedulerCore::Admit(const Call& call, int64_t host_bytes,
+                                                                const Caller& caller) {
   auto entry = std::make_unique<Entry>();
   if (absl::Status status = Measure(call, host_bytes, entry.get()); !status.ok()) return Reject(status);
   Entry* const admitted = entry.get();
   absl::Status status;
   {
     absl::MutexLock lock(&mutex_);
-    status = MayEnter(*entry);
+    status = MayEnter(*entry, caller);
     if (status.ok()) {
       entry->id = next_id_++;
       ++pending_;
@@ -313,6 +333,15 @@ bool SchedulerCore::Drain(absl::Duration limit) {
 absl::Status SchedulerCore::Health() const {
   absl::MutexLock lock(&mutex_);
   return health_;
+}
+
+std::vector<int> SchedulerCore::BusySlots() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<int> busy;
+  for (const DeviceState& state : states_) {
+    busy.push_back(static_cast<int>(state.slots.size()) - state.free_slots);
+  }
+  return busy;
 }
 
 }  // namespace attend::server

@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "server/runtime/entry.h"
 #include "server/runtime/fair_queue.h"
+#include "server/runtime/pace.h"
 #include "server/runtime/scheduler.h"
 
 namespace attend::server {
@@ -36,11 +37,13 @@ class SchedulerCore : public std::enable_shared_from_this<SchedulerCore> {
   void Stop();
 
   // Scheduler's methods.
-  absl::StatusOr<std::unique_ptr<Admission>> Admit(const Call& call, int64_t host_bytes);
+  absl::StatusOr<std::unique_ptr<Admission>> Admit(const Call& call, int64_t host_bytes,
+                                                   const Caller& caller);
   void Submit(std::unique_ptr<Job> job, std::unique_ptr<Admission> admission);
   void Cancel(uint64_t id);
   bool Drain(absl::Duration limit);
   absl::Status Health() const;
+  std::vector<int> BusySlots() const;
   const std::vector<std::unique_ptr<Device>>& devices() const { return devices_; }
 
   // An admission is given back.
@@ -57,6 +60,7 @@ class SchedulerCore : public std::enable_shared_from_this<SchedulerCore> {
     int long_running = 0;
     int64_t bytes_used = 0;      // of running batches
     absl::Duration outstanding;  // predicted, of running batches
+    Pace pace;
     absl::Status fault;          // sticky
   };
   struct Batch {
@@ -88,7 +92,10 @@ class SchedulerCore : public std::enable_shared_from_this<SchedulerCore> {
 
   // scheduler_core.cc
   absl::Status Measure(const Call& call, int64_t host_bytes, Entry* entry) const;
-  absl::Status MayEnter(const Entry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status MayEnter(const Entry& entry, const Caller& caller) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // About how long until work that has so much queued work ahead of it starts.
+  absl::Duration PredictWait(absl::Duration ahead) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Reject(absl::Status status);
   absl::Duration RetryDelay() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Enqueue(Entry* entry, Outbox* outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

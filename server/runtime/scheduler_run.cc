@@ -80,6 +80,7 @@ SchedulerCore::Batch* SchedulerCore::StartBatch(int device, std::vector<Entry*> 
   TellQueue();
   state.bytes_used += batch->device_bytes;
   state.outstanding += batch->cost;
+  state.pace.Begin(batch->started);
   state.long_running += batch->entries[0]->group.long_request ? 1 : 0;
   // It may have to wait for what runs beside it.
   batch->hang_after = std::max(options_.hang_floor, options_.hang_factor * state.outstanding);
@@ -113,6 +114,7 @@ void SchedulerCore::OnBatchDone(Batch* batch, BatchResult result) {
     ++state.free_slots;
     state.bytes_used -= batch->device_bytes;
     state.outstanding -= batch->cost;
+    state.pace.End(batch->cost, clock_->Now());
     state.long_running -= group.long_request ? 1 : 0;
     timers_.erase({batch->look, TimerKind::kHang, batch->id});
     batches_.erase(batches_.find(batch->id));

@@ -101,7 +101,7 @@ std::unique_ptr<Scheduler> MakeCpuScheduler(const SchedulerOptions& options, Sch
 
 void Submit(Scheduler& scheduler, Answers& answers, const Request& request, const std::string& id,
             const std::string& fair_key) {
-  auto admission = scheduler.Admit(request.call, static_cast<int64_t>(request.outputs.size()));
+  auto admission = scheduler.Admit(request.call, static_cast<int64_t>(request.outputs.size()), {});
   ASSERT_TRUE(admission.ok()) << admission.status();
   auto job = std::make_unique<Job>();
   job->call = request.call;
@@ -151,11 +151,11 @@ TEST(CpuDevice, NaiveBeyondTheWorkspaceIsRefusedAtAdmission) {
   call.q_len = call.kv_len = 4096;
   call.head_dim = call.v_head_dim = 64;
   const auto scheduler = MakeCpuScheduler({}, nullptr, 8 << 20);
-  const absl::Status refused = scheduler->Admit(call, 0).status();
+  const absl::Status refused = scheduler->Admit(call, 0, {}).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(GetReason(refused), "REQUEST_TOO_LARGE");
   call.kernel = Kernel::kFlash;
-  EXPECT_TRUE(scheduler->Admit(call, 0).ok());
+  EXPECT_TRUE(scheduler->Admit(call, 0, {}).ok());
 }
 
 // A batch needs at most the sum of its calls' device bytes: the scheduler counts on it.

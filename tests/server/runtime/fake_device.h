@@ -281,7 +281,7 @@ struct FakeJob {
 
 // Admits and submits; the admission's id, or the refusal.
 inline absl::StatusOr<uint64_t> SubmitFake(Scheduler& scheduler, Answers& answers, const FakeJob& fake) {
-  absl::StatusOr<std::unique_ptr<Admission>> admission = scheduler.Admit(fake.call, fake.host_bytes);
+  absl::StatusOr<std::unique_ptr<Admission>> admission = scheduler.Admit(fake.call, fake.host_bytes, {fake.fair_key, fake.deadline});
   if (!admission.ok()) return admission.status();
   auto job = std::make_unique<Job>();
   job->call = fake.call;

@@ -19,18 +19,18 @@ TEST(Admission, NamesTheLimitOfWhatCanNeverRun) {
   options.queue_bytes_max = 5000;
   const auto scheduler = MakeScheduler(options, &control, {}, &observer);
 
-  const absl::Status device = scheduler->Admit(FakeCall(1, 1, 1001), 0).status();
+  const absl::Status device = scheduler->Admit(FakeCall(1, 1, 1001), 0, {}).status();
   EXPECT_EQ(device.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(GetReason(device), "REQUEST_TOO_LARGE");
   EXPECT_THAT(std::string(device.message()), HasSubstr("1000"));
 
-  const absl::Status host = scheduler->Admit(FakeCall(), 5001).status();
+  const absl::Status host = scheduler->Admit(FakeCall(), 5001, {}).status();
   EXPECT_EQ(host.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(host.message()), HasSubstr("5000"));
 
   Call call = FakeCall();
   call.head_dim = 8;
-  const absl::Status unsupported = scheduler->Admit(call, 0).status();
+  const absl::Status unsupported = scheduler->Admit(call, 0, {}).status();
   EXPECT_EQ(unsupported.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(GetReason(unsupported), "UNSUPPORTED");
 
@@ -48,18 +48,18 @@ TEST(Admission, CountsWhatIsAdmittedAndNotRunning) {
   const auto scheduler = MakeScheduler(options, &control, {}, &observer);
 
   ASSERT_TRUE(SubmitFake(*scheduler, answers, {"running"}).ok());
-  auto held = scheduler->Admit(FakeCall(), 0);  // admitted, never submitted
+  auto held = scheduler->Admit(FakeCall(), 0, {});  // admitted, never submitted
   ASSERT_TRUE(held.ok());
   ASSERT_TRUE(SubmitFake(*scheduler, answers, {"waiting"}).ok());
   EXPECT_EQ(observer.requests(), 2);
-  const absl::Status full = scheduler->Admit(FakeCall(), 0).status();
+  const absl::Status full = scheduler->Admit(FakeCall(), 0, {}).status();
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(GetReason(full), "QUEUE_FULL");
   EXPECT_GT(GetRetryDelay(full).value_or(absl::ZeroDuration()), absl::ZeroDuration());
 
   held->reset();
   EXPECT_EQ(observer.requests(), 1);
-  EXPECT_TRUE(scheduler->Admit(FakeCall(), 0).ok());
+  EXPECT_TRUE(scheduler->Admit(FakeCall(), 0, {}).ok());
   control.Complete();
   control.Complete();
   EXPECT_TRUE(scheduler->Drain(absl::Seconds(1)));
@@ -76,23 +76,23 @@ TEST(Admission, HostBytesCountUntilTheFinishedJobIsDestroyed) {
   const auto scheduler = MakeScheduler(options, &control, device, &observer);
 
   std::unique_ptr<Job> finished;
-  auto admission = scheduler->Admit(FakeCall(), 100);
+  auto admission = scheduler->Admit(FakeCall(), 100, {});
   ASSERT_TRUE(admission.ok());
   auto job = std::make_unique<Job>();
   job->call = FakeCall();
   job->done = [&finished](std::unique_ptr<Job> j, absl::Status) { finished = std::move(j); };
   scheduler->Submit(std::move(job), *std::move(admission));
   ASSERT_NE(finished, nullptr);
-  EXPECT_EQ(GetReason(scheduler->Admit(FakeCall(), 1).status()), "QUEUE_BYTES_FULL");
+  EXPECT_EQ(GetReason(scheduler->Admit(FakeCall(), 1, {}).status()), "QUEUE_BYTES_FULL");
   finished.reset();
-  EXPECT_TRUE(scheduler->Admit(FakeCall(), 100).ok());
+  EXPECT_TRUE(scheduler->Admit(FakeCall(), 100, {}).ok());
   EXPECT_EQ(observer.bytes(), 0);
 }
 
 TEST(Admission, OutlivesTheScheduler) {
   FakeDeviceControl control;
   auto scheduler = MakeScheduler({}, &control, {}, nullptr);
-  auto admission = scheduler->Admit(FakeCall(), 7);
+  auto admission = scheduler->Admit(FakeCall(), 7, {});
   ASSERT_TRUE(admission.ok());
   EXPECT_FALSE(scheduler->Drain(absl::ZeroDuration()));
   scheduler.reset();
@@ -163,7 +163,7 @@ TEST(Admission, ExactlyAsManyAsTheBoundAllowsGetIn) {
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&] {
       for (int i = 0; i < kEach; ++i) {
-        auto admission = scheduler->Admit(FakeCall(), 1);
+        auto admission = scheduler->Admit(FakeCall(), 1, {});
         absl::MutexLock lock(&mutex);
         if (admission.ok()) held.push_back(*std::move(admission));
       }

@@ -47,7 +47,7 @@ TEST_F(BatchTest, AFreeSlotTakesWhatWaitsAtOnce) {
 TEST_F(BatchTest, TheNextBatchStartsBeforeTheAnswersAreWritten) {
   Start();
   int64_t running_at_answer = -1;
-  auto admission = scheduler_->Admit(FakeCall(), 0);
+  auto admission = scheduler_->Admit(FakeCall(), 0, {});
   auto job = std::make_unique<Job>();
   job->call = FakeCall();
   job->done = [&](std::unique_ptr<Job>, absl::Status) { running_at_answer = control_.running(); };
@@ -164,7 +164,7 @@ TEST_F(BatchTest, ADeviceThatFinishesInsideRunIsNoRecursion) {
   constexpr int kDepth = 100000;
   int left = kDepth;
   std::function<void()> next = [&] {
-    auto admission = scheduler_->Admit(FakeCall(), 0);
+    auto admission = scheduler_->Admit(FakeCall(), 0, {});
     ASSERT_TRUE(admission.ok());
     auto job = std::make_unique<Job>();
     job->call = FakeCall();

@@ -62,7 +62,7 @@ TEST_F(FaultTest, AStickyFaultFailsWhatWaitsAndIsTold) {
   EXPECT_EQ(answers_.status("runs").code(), absl::StatusCode::kInternal);
   EXPECT_EQ(answers_.status("waits").code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(GetReason(answers_.status("waits")), "DEVICE_FAILED");
-  EXPECT_EQ(GetReason(scheduler_->Admit(FakeCall(), 0).status()), "DEVICE_FAILED");
+  EXPECT_EQ(GetReason(scheduler_->Admit(FakeCall(), 0, {}).status()), "DEVICE_FAILED");
   EXPECT_EQ(observer_.count("fault fake:0"), 1);
   EXPECT_EQ(scheduler_->Health().code(), absl::StatusCode::kInternal);
   EXPECT_THAT(std::string(scheduler_->Health().message()), HasSubstr("illegal address"));
@@ -72,7 +72,7 @@ TEST_F(FaultTest, AStickyFaultFailsWhatWaitsAndIsTold) {
 
 TEST_F(FaultTest, WhatWasAdmittedBeforeTheFaultIsRefusedAtSubmit) {
   Start();
-  auto admission = scheduler_->Admit(FakeCall(), 0);
+  auto admission = scheduler_->Admit(FakeCall(), 0, {});
   Submit({"runs"});
   controls_[0].set_health(absl::InternalError("gone"));
   controls_[0].Complete();

@@ -84,7 +84,7 @@ TEST_F(TimeTest, CancelDropsWhatWaitsAtOnceAndWhatRunsWhenItHasRun) {
 
 TEST_F(TimeTest, CancelBeforeSubmit) {
   Start();
-  auto admission = scheduler_->Admit(FakeCall(), 0);
+  auto admission = scheduler_->Admit(FakeCall(), 0, {});
   ASSERT_TRUE(admission.ok());
   scheduler_->Cancel((*admission)->id());
   auto job = std::make_unique<Job>();
@@ -126,13 +126,13 @@ TEST_F(TimeTest, DrainAnswersAllThatWasAccepted) {
   Start();
   Submit({"runs"});
   Submit({"waits"});
-  auto admitted = scheduler_->Admit(FakeCall(), 0);
+  auto admitted = scheduler_->Admit(FakeCall(), 0, {});
   ASSERT_TRUE(admitted.ok());
   std::atomic<bool> drained{false};
   std::thread drain([&] { drained = scheduler_->Drain(absl::Seconds(10)); });
   // As soon as the drain has begun, nothing new is admitted.
   absl::Status refused;
-  while (refused.ok()) refused = scheduler_->Admit(FakeCall(), 0).status();
+  while (refused.ok()) refused = scheduler_->Admit(FakeCall(), 0, {}).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(GetReason(refused), "DRAINING");
   auto job = std::make_unique<Job>();
@@ -157,7 +157,7 @@ TEST_F(TimeTest, DrainThatRunsOutOfTimeAnswersWhatWaits) {
     drained = scheduler_->Drain(absl::Seconds(10));
     done = true;
   });
-  while (scheduler_->Admit(FakeCall(), 0).ok()) {
+  while (scheduler_->Admit(FakeCall(), 0, {}).ok()) {
   }
   while (!done) {
     clock_.Advance(absl::Seconds(11));
@@ -193,7 +193,7 @@ TEST_F(TimeTest, AStormOfCancellationsAndDeadlinesLeaksNothing) {
     threads.emplace_back([&, t] {
       std::mt19937 random(t);
       for (int i = 0; i < kRounds; ++i) {
-        auto admission = scheduler_->Admit(FakeCall(1, 1, random() % 500), 1024);
+        auto admission = scheduler_->Admit(FakeCall(1, 1, random() % 500), 1024, {});
         ASSERT_TRUE(admission.ok()) << admission.status();
         const uint64_t id = (*admission)->id();
         if (random() % 8 == 0) continue;  // gone before its bytes were read

@@ -1,0 +1,30 @@
+#include "server/runtime/pace.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace attend::server {
+namespace {
+
+// Busy time after which an observation has lost most of its weight.
+constexpr double kMemorySeconds = 0.25;
+// A batch of no measurable time says nothing about a rate.
+constexpr double kLeastSeconds = 1e-6;
+
+}  // namespace
+
+void Pace::Begin(absl::Time now) {
+  // Idle time is nobody's.
+  if (running_++ == 0) counted_until_ = now;
+}
+
+void Pace::End(absl::Duration predicted, absl::Time now) {
+  --running_;
+  const double busy = std::max(absl::ToDoubleSeconds(now - counted_until_), kLeastSeconds);
+  counted_until_ = now;
+  const double kept = std::exp(-busy / kMemorySeconds);
+  busy_ = busy_ * kept + busy;
+  retired_ = std::max(retired_ * kept + absl::ToDoubleSeconds(predicted), kLeastSeconds);
+}
+
+}  // namespace attend::server
