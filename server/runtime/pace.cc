@@ -8,8 +8,8 @@ namespace {
 
 // Busy time after which an observation has lost most of its weight.
 constexpr double kMemorySeconds = 0.25;
-// A batch of no measurable time says nothing about a rate.
-constexpr double kLeastSeconds = 1e-6;
+// Of a batch whose time is too short to measure, or that was predicted to take none.
+constexpr double kLeastSeconds = 1e-9;
 
 }  // namespace
 
@@ -24,7 +24,7 @@ void Pace::End(absl::Duration predicted, absl::Time now) {
   counted_until_ = now;
   const double kept = std::exp(-busy / kMemorySeconds);
   busy_ = busy_ * kept + busy;
-  retired_ = std::max(retired_ * kept + absl::ToDoubleSeconds(predicted), kLeastSeconds);
+  retired_ = retired_ * kept + std::max(absl::ToDoubleSeconds(predicted), kLeastSeconds);
 }
 
 }  // namespace attend::server

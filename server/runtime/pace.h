@@ -15,16 +15,18 @@ class Pace {
   // It has ended.
   void End(absl::Duration predicted, absl::Time now);
 
-  // About how long work of this predicted time takes.
-  absl::Duration Real(absl::Duration predicted) const { return predicted * (busy_ / retired_); }
+  // About how long work of this predicted time takes. Until a batch has ended, predictions are taken at
+  // their word.
+  absl::Duration Real(absl::Duration predicted) const {
+    return retired_ > 0 ? predicted * (busy_ / retired_) : predicted;
+  }
 
  private:
   int running_ = 0;
   absl::Time counted_until_ = absl::InfinitePast();  // busy time up to here is in busy_
-  // Seconds, the recent ones weighing most. At first predictions are taken at their word, but count little
-  // against the first batch.
-  double retired_ = 1e-3;
-  double busy_ = 1e-3;
+  // Seconds, the recent ones weighing most.
+  double retired_ = 0;
+  double busy_ = 0;
 };
 
 }  // namespace attend::server

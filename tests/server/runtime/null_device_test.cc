@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "gtest/gtest.h"
 
 namespace attend::server {
@@ -52,6 +54,31 @@ TEST(NullDevice, RefusesWhatTheKernelsRefuse) {
   call.kernel = Kernel::kFlash;
   call.return_weights = true;
   EXPECT_EQ(device->Check(call).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(NullDevice, LaunchesThatTakeTimeEndOneAfterAnother) {
+  NullDeviceOptions options;
+  options.launch_time = absl::Milliseconds(5);
+  const auto device = CreateNullDevice(options);
+  const std::unique_ptr<DeviceSlot> slots[] = {device->OpenSlot(), device->OpenSlot()};
+  Call call;
+  const CallTensors tensors;
+  const BatchItem item{&call, &tensors};
+  absl::Mutex mutex;
+  std::vector<absl::Time> ends;
+  const absl::Time start = absl::Now();
+  for (const auto& slot : slots) {
+    slot->Run({&item, 1}, [&](BatchResult result) {
+      EXPECT_EQ(result.kernel_ns, 5000000);
+      absl::MutexLock lock(&mutex);
+      ends.push_back(absl::Now());
+    });
+  }
+  absl::MutexLock lock(&mutex);
+  const auto both = [&] { return ends.size() == 2; };
+  mutex.Await(absl::Condition(&both));
+  EXPECT_GE(ends[0] - start, options.launch_time);
+  EXPECT_GE(ends[1] - start, 2 * options.launch_time);
 }
 
 }  // namespace
