@@ -1,7 +1,9 @@
 #include "server/process/attend_call.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -14,6 +16,8 @@ namespace attend::server {
 namespace {
 
 constexpr absl::Duration kRetryDelay = absl::Milliseconds(50);
+// What one thread copies at a time of a large request: large enough that taking it costs nothing.
+constexpr int64_t kPieceBytes = int64_t{4} << 20;
 constexpr char kPushbackKey[] = "grpc-retry-pushback-ms";
 
 // A metadata value; empty where there is none.
@@ -133,13 +137,50 @@ void AttendCall::OnReadDone(bool ok) {
   }
 }
 
-void AttendCall::Process() {
+struct AttendCall::Arrival {
+  Arrival(AttendCall* call, grpc::ByteBuffer* message, const DecodeLimits& limits)
+      : call(call), decoder(message, limits) {}
+
+  AttendCall* const call;
+  AttendDecoder decoder;
   std::unique_ptr<Admission> admission;  // outlives the blocks that it counts
   std::unique_ptr<Job> job;
-  absl::Status status = Prepare(&job, &admission);
+  std::vector<TensorPiece> pieces;
+  std::atomic<size_t> next{0};    // piece that nobody has taken
+  std::atomic<size_t> copied{0};  // pieces that are in the block
+};
+
+void AttendCall::Process() {
+  const auto arrival = std::make_shared<Arrival>(this, &message_, services_.limits);
+  absl::Status status = Prepare(arrival.get());
+  if (!status.ok() || arrival->pieces.empty()) return EndArrival(arrival.get(), status);
+  // Whoever has nothing to do helps with a large request. A helper that comes too late finds nothing left,
+  // and touches nothing but the arrival.
+  const int64_t worth = arrival->decoder.input_bytes() / kPieceBytes;
+  for (int64_t i = 1; i < std::min(worth, services_.wire_threads->size()); ++i) {
+    services_.wire_threads->Post([arrival] { CopyPieces(arrival); });
+  }
+  CopyPieces(arrival);
+}
+
+void AttendCall::CopyPieces(const std::shared_ptr<Arrival>& arrival) {
+  Arrival& a = *arrival;
+  for (size_t i = a.next++; i < a.pieces.size(); i = a.next++) {
+    a.pieces[i].Copy();
+    if (++a.copied < a.pieces.size()) continue;
+    const absl::Status status = a.decoder.CheckTensors(a.job->tensors);
+    if (!status.ok()) a.call->services_.metrics->OnRejected("invalid_request");
+    return a.call->EndArrival(&a, status);
+  }
+}
+
+void AttendCall::EndArrival(Arrival* arrival, absl::Status status) {
   ReleaseGrant();
   const absl::Time now = absl::Now();
   record_.receive_ns = absl::ToInt64Nanoseconds(now - started_);
+  // Whatever the answer, the arrival is done with: late helpers keep no more than its shell.
+  std::unique_ptr<Admission> admission = std::move(arrival->admission);
+  std::unique_ptr<Job> job = std::move(arrival->job);
   {
     absl::MutexLock lock(&mutex_);
     if (status.ok() && cancelled_) status = Cancelled();
@@ -148,24 +189,26 @@ void AttendCall::Process() {
     if (status.ok()) admission_id_ = admission->id();
   }
   if (!status.ok()) {
+    job.reset();
+    admission.reset();
     Fail(status);
     return;
   }
   services_.scheduler->Submit(std::move(job), std::move(admission));
 }
 
-absl::Status AttendCall::Prepare(std::unique_ptr<Job>* job, std::unique_ptr<Admission>* admission) {
+absl::Status AttendCall::Prepare(Arrival* arrival) {
   if (announced_bytes_ >= 0 && record_.request_bytes > announced_bytes_) {
     services_.metrics->OnRejected("invalid_request");
     return InvalidRequest({{std::string(kRequestBytesKey),
                             absl::StrCat("announced ", announced_bytes_, " bytes, but the request has ",
                                          record_.request_bytes)}});
   }
-  AttendDecoder decoder(&message_, services_.limits);
-  absl::Status status = decoder.ReadSpecs();
-  if (!status.ok()) {
+  AttendDecoder& decoder = arrival->decoder;
+  const absl::Status specs = decoder.ReadSpecs();
+  if (!specs.ok()) {
     services_.metrics->OnRejected("invalid_request");
-    return status;
+    return specs;
   }
   const Call& call = decoder.call();
   record_.shape = ShapeOf(call);
@@ -175,7 +218,7 @@ absl::Status AttendCall::Prepare(std::unique_ptr<Job>* job, std::unique_ptr<Admi
                          absl::FromChrono(call_->context().deadline())};
   auto admitted = services_.scheduler->Admit(call, decoder.input_bytes() + output_bytes, caller);
   if (!admitted.ok()) return admitted.status();
-  *admission = *std::move(admitted);
+  arrival->admission = *std::move(admitted);
 
   auto inputs = services_.pool->Allocate(decoder.input_bytes());
   auto outputs = inputs.ok() ? services_.pool->Allocate(output_bytes) : inputs.status();
@@ -183,16 +226,11 @@ absl::Status AttendCall::Prepare(std::unique_ptr<Job>* job, std::unique_ptr<Admi
     services_.metrics->OnRejected("pool_full");
     return outputs.status();
   }
-  *job = std::make_unique<Job>();
-  Job& j = **job;
+  arrival->job = std::make_unique<Job>();
+  Job& j = *arrival->job;
   j.inputs = *std::move(inputs);
   j.outputs = *std::move(outputs);
   j.call = call;
-  status = decoder.ReadTensors(j.inputs, &j.tensors);
-  if (!status.ok()) {
-    services_.metrics->OnRejected("invalid_request");
-    return status;
-  }
   PlaceOutputs(j.call, j.outputs, &j.tensors);
   j.deadline = caller.deadline;
   j.fair_key = caller.fair_key;
@@ -200,6 +238,9 @@ absl::Status AttendCall::Prepare(std::unique_ptr<Job>* job, std::unique_ptr<Admi
   j.done = [this](std::unique_ptr<Job> done, const absl::Status& result) {
     OnJobDone(std::move(done), result);
   };
+  auto pieces = decoder.CutTensors(j.inputs, &j.tensors, kPieceBytes);
+  if (!pieces.ok()) return pieces.status();
+  arrival->pieces = *std::move(pieces);
   return absl::OkStatus();
 }
 

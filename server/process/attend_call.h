@@ -71,10 +71,16 @@ class AttendCall final : public GenericCall::Handler,
   void OnSweep(absl::Time now) override;  // CallRegistry
 
   void ReadMetadata();
+  // A request between its message and the scheduler.
+  struct Arrival;
+
   // The message is here: everything up to the scheduler.
   void Process();
-  // Runs on OK; anything else is the answer.
-  absl::Status Prepare(std::unique_ptr<Job>* job, std::unique_ptr<Admission>* admission);
+  // Everything up to the tensors' bytes. Goes on on OK; anything else is the answer.
+  absl::Status Prepare(Arrival* arrival);
+  // Copies pieces until none is left; whoever copies the last one ends the arrival.
+  static void CopyPieces(const std::shared_ptr<Arrival>& arrival);
+  void EndArrival(Arrival* arrival, absl::Status status);
   void OnJobDone(std::unique_ptr<Job> job, const absl::Status& status);
   // Moves from one phase to the next; false where another was quicker.
   bool Move(Phase from, Phase to);

@@ -13,7 +13,8 @@
 
 namespace attend::server {
 
-// Thread-safe. What waits is bounded by the calls in flight, each of which posts at most once.
+// Thread-safe. What waits is bounded by the calls in flight, each of which posts itself and at most a helper
+// for each thread.
 class WireThreads {
  public:
   explicit WireThreads(int64_t threads);
@@ -21,6 +22,7 @@ class WireThreads {
   ~WireThreads();
 
   void Post(std::function<void()> task);
+  int64_t size() const { return static_cast<int64_t>(threads_.size()); }
 
  private:
   void Run();

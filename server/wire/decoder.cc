@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -144,8 +145,16 @@ const Call& AttendDecoder::call() const { return state_->call; }
 
 int64_t AttendDecoder::input_bytes() const { return state_->input_bytes; }
 
-absl::Status AttendDecoder::ReadTensors(const HostBlock& inputs, CallTensors* tensors,
-                                        const OnTensor& on_tensor) {
+void TensorPiece::Copy() {
+  SliceStream stream(std::move(slices_));
+  stream.Rewind(true);
+  // Slices were measured when the piece was cut; to be short of bytes now is a fault of ours.
+  if (!stream.Skip(static_cast<int>(skip_)) || !CopyFrom(&stream, bytes_, to_)) abort();
+}
+
+absl::StatusOr<std::vector<TensorPiece>> AttendDecoder::CutTensors(const HostBlock& inputs,
+                                                                   CallTensors* tensors,
+                                                                   int64_t piece_bytes) {
   State& s = *state_;
   if (inputs.size() < s.input_bytes) {
     return absl::InternalError(
@@ -154,28 +163,48 @@ absl::Status AttendDecoder::ReadTensors(const HostBlock& inputs, CallTensors* te
   s.PointInputs(inputs.data(), tensors);
   if (const int64_t bytes = s.call.weight_rows_bytes(); bytes > 0) {
     std::memcpy(inputs.data() + s.weight_rows_offset, s.call.weight_rows.data(), static_cast<size_t>(bytes));
-    if (on_tensor) on_tensor(s.weight_rows_offset, bytes);
   }
-  ViolationList violations;
-  s.stream.Rewind(true);
+  std::vector<grpc::Slice> slices = s.stream.Take();
+  std::vector<TensorPiece> pieces;
+  size_t first = 0;  // slice that holds the next piece's first byte, or lies before it
+  int64_t at = 0;    // where in the message it begins
   for (const TensorId id : s.MessageOrder()) {
     const TensorField& field = s.fields.tensor(id);
-    const int64_t offset = s.block_offset[static_cast<size_t>(id)];
-    const int64_t gap = field.data_offset - s.stream.ByteCount();
-    if (!s.stream.Skip(static_cast<int>(gap)) ||
-        !CopyFrom(&s.stream, field.data_bytes, inputs.data() + offset)) {
-      return absl::InternalError("the message is shorter than it was when it was checked");
-    }
-    if (id == TensorId::kMask) {
-      const int64_t bad = FirstNotBool(tensors->mask, field.data_bytes);
-      if (bad < field.data_bytes) {
-        violations.Add(DataName(id), "byte ", bad, " is ", tensors->mask[bad], "; must be 0 or 1");
+    std::byte* const to = inputs.data() + s.block_offset[static_cast<size_t>(id)];
+    for (int64_t done = 0; done < field.data_bytes; done += piece_bytes) {
+      const int64_t bytes = std::min(piece_bytes, field.data_bytes - done);
+      const int64_t begin = field.data_offset + done;
+      for (; at + static_cast<int64_t>(slices[first].size()) <= begin; ++first) {
+        at += static_cast<int64_t>(slices[first].size());
+        slices[first] = grpc::Slice();
       }
+      std::vector<grpc::Slice> own;
+      int64_t end = at;
+      for (size_t i = first; end < begin + bytes; ++i) {
+        own.push_back(slices[i]);
+        end += static_cast<int64_t>(slices[i].size());
+      }
+      pieces.emplace_back(std::move(own), begin - at, to + done, bytes);
     }
-    if (on_tensor) on_tensor(offset, field.data_bytes);
   }
-  s.stream.Clear();
+  return pieces;
+}
+
+absl::Status AttendDecoder::CheckTensors(const CallTensors& tensors) const {
+  ViolationList violations;
+  const int64_t bytes = tensors.mask == nullptr ? 0 : state_->fields.tensor(TensorId::kMask).data_bytes;
+  const int64_t bad = FirstNotBool(tensors.mask, bytes);
+  if (bad < bytes) {
+    violations.Add(DataName(TensorId::kMask), "byte ", bad, " is ", tensors.mask[bad], "; must be 0 or 1");
+  }
   return violations.Take();
+}
+
+absl::Status AttendDecoder::ReadTensors(const HostBlock& inputs, CallTensors* tensors) {
+  auto pieces = CutTensors(inputs, tensors, std::numeric_limits<int64_t>::max());
+  if (!pieces.ok()) return pieces.status();
+  for (TensorPiece& piece : *pieces) piece.Copy();
+  return CheckTensors(*tensors);
 }
 
 int64_t OutputBytes(const Call& call) {

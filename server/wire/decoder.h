@@ -7,17 +7,38 @@
 #ifndef ATTEND_SERVER_WIRE_DECODER_H_
 #define ATTEND_SERVER_WIRE_DECODER_H_
 
+#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/slice.h"
 #include "kernels/call.h"
 #include "server/memory/host_pool.h"
 #include "server/wire/limits.h"
 
 namespace attend::server {
+
+// A range of one tensor's bytes on its way from the message to its place in the block. Pieces of a message
+// share nothing that is not counted by atomics: each may be copied on a thread of its own.
+class TensorPiece {
+ public:
+  // bytes of what the slices hold after the first `skip`.
+  TensorPiece(std::vector<grpc::Slice> slices, int64_t skip, std::byte* to, int64_t bytes)
+      : slices_(std::move(slices)), skip_(skip), to_(to), bytes_(bytes) {}
+  // Once. Each slice is dropped as soon as it is read.
+  void Copy();
+
+ private:
+  std::vector<grpc::Slice> slices_;
+  int64_t skip_;
+  std::byte* to_;
+  int64_t bytes_;
+};
 
 // One request. Not thread-safe.
 class AttendDecoder {
@@ -33,17 +54,19 @@ class AttendDecoder {
   // The rest is valid after an OK from ReadSpecs.
   const Call& call() const;
 
-  // Bytes of the block that ReadTensors fills: every input tensor, each 256-byte aligned, weight_rows
+  // Bytes of the block that the tensors fill: every input tensor, each 256-byte aligned, weight_rows
   // included; 256 at least, so that a block of it can be asked for.
   int64_t input_bytes() const;
 
-  // A tensor's bytes are complete in the block: its offset and size. Lets a copy to the device start.
-  using OnTensor = std::function<void(int64_t offset, int64_t bytes)>;
+  // Points tensors' inputs into inputs (input_bytes() or more) and gives the copies that fill them, in the
+  // order of the message, none larger than piece_bytes. Call it once: the pieces own the message's slices.
+  absl::StatusOr<std::vector<TensorPiece>> CutTensors(const HostBlock& inputs, CallTensors* tensors,
+                                                      int64_t piece_bytes);
+  // After every piece has been copied: what only the bytes can tell (mask bytes are 0 or 1).
+  absl::Status CheckTensors(const CallTensors& tensors) const;
 
-  // Copies the tensors into inputs (input_bytes() or more) and points tensors' inputs into it; each slice
-  // is released as soon as it is read. Checks what only the bytes can tell (mask bytes are 0 or 1). Call
-  // it once: the slices are gone then.
-  absl::Status ReadTensors(const HostBlock& inputs, CallTensors* tensors, const OnTensor& on_tensor = {});
+  // All of this on one thread.
+  absl::Status ReadTensors(const HostBlock& inputs, CallTensors* tensors);
 
  private:
   struct State;

@@ -16,11 +16,11 @@ void SliceStream::Rewind(bool release) {
   position_ = 0;
 }
 
-void SliceStream::Clear() {
-  slices_.clear();
+std::vector<grpc::Slice> SliceStream::Take() {
   index_ = 0;
   offset_ = 0;
   position_ = size_;
+  return std::exchange(slices_, {});
 }
 
 void SliceStream::Advance() {

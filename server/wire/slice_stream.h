@@ -21,8 +21,8 @@ class SliceStream final : public google::protobuf::io::ZeroCopyInputStream {
   int64_t size() const { return size_; }  // bytes in all
   // Back to the first byte. After Rewind(true) the stream can be read once more only.
   void Rewind(bool release);
-  // Drops every slice; the stream is at its end.
-  void Clear();
+  // Gives the slices up, all of them; the stream is at its end. Not after Rewind(true).
+  std::vector<grpc::Slice> Take();
 
   // ZeroCopyInputStream. Next drops the buffer that it returned before, and never returns an empty one.
   bool Next(const void** data, int* size) override;

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <string>
+#include <vector>
 
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
@@ -224,6 +226,25 @@ TEST(Service, OtherMachinesNeedAWord) {
   EXPECT_THAT(std::string(ResolveOptions(&options).message()), HasSubstr("--insecure"));
   options.insecure = true;
   EXPECT_GT(StartServer(options)->grpc_port(), 0);
+}
+
+TEST(Service, SeveralThreadsCopyALargeRequest) {
+  ServerOptions options = TestOptions();
+  options.device = "cpu";
+  options.wire_threads = 4;
+  const auto server = StartServer(options);
+  const auto channel = Connect(*server);
+  // 10 MiB each of k and v. v is 1 throughout, and so is every weighted mean of it, unless a part is missing.
+  const v1::AttendRequest request = MakeRequest(1, 1, 40960, 64);
+  for (int i = 0; i < 5; ++i) {
+    v1::AttendResponse response;
+    const grpc::Status status = Attend(*channel, request, &response);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    std::vector<float> out(64);
+    ASSERT_EQ(response.out_data().size(), 4 * out.size());
+    std::memcpy(out.data(), response.out_data().data(), response.out_data().size());
+    for (const float x : out) EXPECT_NEAR(x, 1.0f, 1e-4f);
+  }
 }
 
 }  // namespace
