@@ -49,6 +49,13 @@ double TensorBytes(const Call& call) {
   return bytes;
 }
 
+int64_t SavedBytes(const Launch& launch, const WorkCount& work, TileShape tile) {
+  Launch naive = launch;
+  naive.kernel = Kernel::kNaive;
+  const WorkCount most = CountWork(naive, tile);
+  return most.read_bytes + most.write_bytes - work.read_bytes - work.write_bytes;
+}
+
 Kernel ResolvedKernel(const Call& call) { return ResolveKernel(call.kernel, call.return_weights); }
 
 }  // namespace attend::server

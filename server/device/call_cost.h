@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "kernels/attention.h"
 #include "kernels/call.h"
+#include "kernels/work.h"
 
 namespace attend::server {
 
@@ -24,6 +25,9 @@ double Flops(const Call& call);
 double ScoreBytes(const Call& call);
 // Bytes of all tensors, inputs and outputs.
 double TensorBytes(const Call& call);
+
+// Bytes of device memory that NAIVE would carry for this launch beyond what `work`, its count, says.
+int64_t SavedBytes(const Launch& launch, const WorkCount& work, TileShape tile);
 
 // The kernel that runs, never kAuto.
 Kernel ResolvedKernel(const Call& call);

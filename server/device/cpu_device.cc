@@ -107,7 +107,10 @@ class CpuSlot : public DeviceSlot {
       ItemResult& item = result->items[i];
       item.status = status;
       const Launch launch = MakeLaunch(*batch[i].call, {first, counts[i]});
-      if (status.ok()) item.work = CountWork(launch, cpu::FlashTile(launch));
+      if (status.ok()) {
+        item.work = CountWork(launch, cpu::FlashTile(launch));
+        item.saved_bytes = SavedBytes(launch, item.work, cpu::FlashTile(launch));
+      }
       first += counts[i];
     }
   }

@@ -52,6 +52,7 @@ struct BatchItem {
 struct ItemResult {
   absl::Status status;  // a fault of this item alone (out of memory) leaves the others right
   WorkCount work;
+  int64_t saved_bytes = 0;  // what NAIVE would have carried more than this kernel, by the same count
 };
 
 struct BatchResult {
@@ -59,6 +60,8 @@ struct BatchResult {
   int64_t copy_in_ns = 0;
   int64_t kernel_ns = 0;  // the launch's, shared by all items
   int64_t copy_out_ns = 0;
+  int64_t copy_in_bytes = 0;  // between host and device; 0 where there is one memory
+  int64_t copy_out_bytes = 0;
 };
 
 // Room for one batch in flight: on a GPU, a stream with its scratch. Run may be called again once done

@@ -75,6 +75,7 @@ constexpr size_t kHeadDims = kHeadDimMax / kHeadDimMultiple + 1;
 struct DeviceSeries {
   std::string name;
   Counter* errors = nullptr;
+  Counter *bytes_in = nullptr, *bytes_out = nullptr, *seconds_in = nullptr, *seconds_out = nullptr;
   std::array<std::array<std::array<std::atomic<Histogram*>, kHeadDims>, kDtypes>, kKernels> kernel_seconds{};
 };
 
@@ -100,6 +101,13 @@ class PrometheusMetrics final : public Metrics {
       auto& series = devices_.emplace_back(std::make_unique<DeviceSeries>());
       series->name = device.name;
       series->errors = &MakeCounters(MetricId::kDeviceErrors).Add({{"device", device.name}});
+      const auto copies = [&](MetricId id, const char* direction) {
+        return &MakeCounters(id).Add({{"device", device.name}, {"direction", direction}});
+      };
+      series->bytes_in = copies(MetricId::kCopyBytes, "in");
+      series->bytes_out = copies(MetricId::kCopyBytes, "out");
+      series->seconds_in = copies(MetricId::kCopySeconds, "in");
+      series->seconds_out = copies(MetricId::kCopySeconds, "out");
     }
   }
 
@@ -153,16 +161,23 @@ class PrometheusMetrics final : public Metrics {
     batch_tokens_->Observe(static_cast<double>(tokens));
     DeviceSeries* const series = SeriesOf(device);
     KernelSeconds(series, launch).Observe(Seconds(result.kernel_ns));
+    series->bytes_in->Increment(static_cast<double>(result.copy_in_bytes));
+    series->bytes_out->Increment(static_cast<double>(result.copy_out_bytes));
+    series->seconds_in->Increment(Seconds(result.copy_in_ns));
+    series->seconds_out->Increment(Seconds(result.copy_out_ns));
     WorkCount work;
+    int64_t saved = 0;
     bool failed = false;
     for (const ItemResult& item : result.items) {
       work += item.work;
+      saved += item.saved_bytes;
       failed = failed || !item.status.ok();
     }
     const size_t k = KernelIndex(launch.kernel);
     hbm_read_[k]->Increment(static_cast<double>(work.read_bytes));
     hbm_write_[k]->Increment(static_cast<double>(work.write_bytes));
     flops_[k]->Increment(static_cast<double>(work.flops));
+    saved_[k]->Increment(static_cast<double>(saved));
     if (failed) series->errors->Increment();
   }
 
@@ -219,6 +234,7 @@ class PrometheusMetrics final : public Metrics {
       hbm_read_[k] = &MakeCounters(MetricId::kHbmBytes).Add({{"kernel", kernel}, {"direction", "read"}});
       hbm_write_[k] = &MakeCounters(MetricId::kHbmBytes).Add({{"kernel", kernel}, {"direction", "write"}});
       flops_[k] = &MakeCounters(MetricId::kFlops).Add({{"kernel", kernel}});
+      saved_[k] = &MakeCounters(MetricId::kHbmSavedBytes).Add({{"kernel", kernel}});
     }
     for (size_t s = 0; s < std::size(kStageNames); ++s) {
       stage_[s] = MakeHistogram(MetricId::kStageSeconds, {{"stage", kStageNames[s]}});
@@ -288,7 +304,7 @@ class PrometheusMetrics final : public Metrics {
   std::array<Histogram*, std::size(kMethods)> handling_seconds_{};
   std::array<std::array<std::atomic<Histogram*>, kCodes>, kKernels> request_seconds_{};
   std::array<Histogram*, std::size(kStageNames)> stage_{};
-  std::array<Counter*, kKernels> hbm_read_{}, hbm_write_{}, flops_{};
+  std::array<Counter*, kKernels> hbm_read_{}, hbm_write_{}, flops_{}, saved_{};
   Counter* received_ = nullptr;
   Counter* sent_ = nullptr;
   Counter* log_suppressed_ = nullptr;

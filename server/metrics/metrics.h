@@ -20,9 +20,10 @@ namespace attend::server {
 // The methods with series of their own.
 enum class Method { kAttend, kGetServerInfo };
 
-struct DeviceMemorySample {
+struct DeviceSample {
   std::string device, uuid;
   DeviceMemory memory;
+  int busy_slots = 0, slots = 0;
 };
 
 // Numbers read when somebody scrapes.
@@ -32,7 +33,7 @@ struct Sample {
   int64_t inflight = 0;
   bool ready = false;
   std::optional<absl::Time> certificate_expiry;  // unset: no TLS
-  std::vector<DeviceMemorySample> devices;
+  std::vector<DeviceSample> devices;
 };
 
 // Thread-safe. All series but those of attend_kernel_seconds (by kernel, dtype, head_dim and device, so

@@ -40,7 +40,7 @@ class Families {
   std::vector<MetricFamily> families_;
 };
 
-void AddDeviceMemory(const DeviceMemorySample& device, Families* families) {
+void AddDeviceMemory(const DeviceSample& device, Families* families) {
   const DeviceMemory& m = device.memory;
   const std::pair<const char*, const std::optional<int64_t>*> kinds[] = {
       {"total", &m.total}, {"free", &m.free}, {"pool", &m.pool}, {"used", &m.used}, {"peak", &m.peak}};
@@ -67,7 +67,11 @@ std::vector<MetricFamily> SampledFamilies(const std::optional<Sample>& sample) {
     add(MetricId::kPinnedMemoryBytes, sample->host_used, "used");
     add(MetricId::kPinnedMemoryBytes, sample->host_peak, "peak");
     add(MetricId::kPinnedMemoryBytes, sample->host_capacity, "capacity");
-    for (const DeviceMemorySample& device : sample->devices) AddDeviceMemory(device, &families);
+    for (const DeviceSample& device : sample->devices) AddDeviceMemory(device, &families);
+    for (const DeviceSample& device : sample->devices) {
+      families.Add(MetricId::kSlots, device.busy_slots, {{"device", device.device}, {"kind", "busy"}});
+      families.Add(MetricId::kSlots, device.slots, {{"device", device.device}, {"kind", "capacity"}});
+    }
     if (sample->certificate_expiry) {
       families.Add(MetricId::kCertificateExpiry,
                    static_cast<double>(absl::ToUnixSeconds(*sample->certificate_expiry)));

@@ -320,8 +320,11 @@ class GrpcServer final : public Server {
     sample.inflight = registry_.size();
     sample.ready = Unready().empty();
     if (credentials_.tls != nullptr) sample.certificate_expiry = credentials_.tls->expiry();
-    for (const std::unique_ptr<Device>& device : scheduler_->devices()) {
-      sample.devices.push_back({device->info().name, device->info().uuid, device->memory()});
+    const std::vector<int> busy = scheduler_->BusySlots();
+    for (size_t d = 0; d < busy.size(); ++d) {
+      const Device& device = *scheduler_->devices()[d];
+      sample.devices.push_back(
+          {device.info().name, device.info().uuid, device.memory(), busy[d], device.info().slots});
     }
     return sample;
   }

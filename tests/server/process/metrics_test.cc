@@ -56,7 +56,11 @@ TEST(Metrics, SeriesAreThereBeforeTheFirstCall) {
         "attend_rejected_total{reason=\"receive_budget\"}", "attend_dropped_total{reason=\"cancelled\"}",
         "attend_timeouts_total{stage=\"send\"}",
         "attend_hbm_bytes_total{direction=\"read\",kernel=\"naive\"}",
-        "attend_flops_total{kernel=\"online\"}", "attend_wire_bytes_total{direction=\"sent\",path=\"grpc\"}",
+        "attend_flops_total{kernel=\"online\"}", "attend_hbm_saved_bytes_total{kernel=\"flash\"}",
+        "attend_copy_bytes_total{device=\"null\",direction=\"in\"}",
+        "attend_copy_seconds_total{device=\"null\",direction=\"out\"}",
+        "attend_slots{device=\"null\",kind=\"busy\"}",
+        "attend_wire_bytes_total{direction=\"sent\",path=\"grpc\"}",
         "attend_device_errors_total{device=\"null\"}", "attend_queue_depth", "attend_batch_requests_count"}) {
     EXPECT_EQ(MetricValue(*server, series), 0) << series;
   }
@@ -90,6 +94,18 @@ TEST(Metrics, CountWhatHappened) {
             static_cast<double>(3 * request.ByteSizeLong() + wrong.ByteSizeLong()));
   EXPECT_GT(MetricValue(*server, "process_resident_memory_bytes"), 1 << 20);
   EXPECT_GT(MetricValue(*server, "process_open_fds"), 3);
+}
+
+TEST(Metrics, CountWhatFlashSavesAndTheSlots) {
+  ServerOptions options = TestOptions();
+  options.device = "cpu";
+  const auto server = StartServer(options);
+  ASSERT_TRUE(Attend(*Connect(*server), MakeRequest(2, 16, 24, 8)).ok());
+  EXPECT_TRUE(Eventually([&] { return MetricValue(*server, "attend_inflight_requests") == 0; }));
+  // NAIVE reads the scores, 4 bytes each, five times and writes them three times.
+  EXPECT_EQ(MetricValue(*server, "attend_hbm_saved_bytes_total{kernel=\"flash\"}"), 2 * 16 * 24 * 4 * 8);
+  EXPECT_EQ(MetricValue(*server, "attend_slots{device=\"cpu\",kind=\"busy\"}"), 0);
+  EXPECT_GE(MetricValue(*server, "attend_slots{device=\"cpu\",kind=\"capacity\"}"), 1);
 }
 
 TEST(Metrics, PromtoolFindsNothingWrong) {
