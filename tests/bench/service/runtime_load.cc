@@ -95,7 +95,7 @@ void Runtime::Drive(double seconds, Caller* caller) {
       caller->status = std::move(status);
       ended.Notify();
     };
-    auto admission = scheduler_->Admit(call_, job->inputs.size() + job->outputs.size());
+    auto admission = scheduler_->Admit(call_, job->inputs.size() + job->outputs.size(), {});
     if (!admission.ok()) {
       caller->status = admission.status();
       return;
