@@ -77,8 +77,9 @@ TEST_F(Batching, AStormOfCancellationsAndDeadlinesLeavesNothing) {
   std::vector<std::unique_ptr<ChildProcess>> clients;
   for (int c = 0; c < 3; ++c) clients.push_back(StartClient(server, "storm", 100 + c, 400, 8));
   const std::map<std::string, int64_t> counts = Counts(clients);
+  // RESOURCE_EXHAUSTED: what is predicted to be answered too late is not taken.
   for (const auto& [code, count] : counts) {
-    EXPECT_TRUE(code == "OK" || code == "CANCELLED" || code == "DEADLINE_EXCEEDED") << code << " " << count;
+    EXPECT_THAT(code, testing::AnyOf("OK", "CANCELLED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED")) << count;
   }
   EXPECT_GT(counts.contains("OK") ? counts.at("OK") : 0, 0);
   ExpectIdle(server);
