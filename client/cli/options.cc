@@ -5,7 +5,6 @@
 #include <iterator>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 namespace attend::cli {
@@ -45,10 +44,9 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
 absl::StatusOr<std::unique_ptr<Client>> Context::Connect() const {
   ClientOptions options;
   options.timeout = timeout();
-  absl::StatusOr<std::string> token = ReadFile(token_file);
-  if (!token.ok()) return token.status();
-  options.token = std::string(absl::StripAsciiWhitespace(*token));
-  if (tls || !tls_ca.empty() || !tls_cert.empty()) {
+  options.token_file = token_file;
+  options.allow_token_without_tls = insecure;
+  if (tls || !tls_ca.empty() || !tls_cert.empty() || !tls_key.empty() || !tls_server_name.empty()) {
     options.tls.emplace();
     options.tls->server_name = tls_server_name;
     for (const auto& [path, text] : {std::pair(&tls_ca, &options.tls->root_certificates_pem),
@@ -74,7 +72,9 @@ void AddContextFlags(CLI::App& app, Context& context) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_flag("--json", context.json, "Print JSON instead of text");
-  app.add_flag("--tls", context.tls, "Use TLS with the system's certificates");
+  app.add_flag("--tls", context.tls,
+               "Use TLS with the system's certificates; the other --tls flags turn it on, too")
+      ->envname("ATTEND_TLS");
   app.add_option("--tls-ca", context.tls_ca, "Use TLS and trust the certificates in this PEM file")
       ->envname("ATTEND_TLS_CA")
       ->type_name("FILE");
@@ -85,10 +85,13 @@ void AddContextFlags(CLI::App& app, Context& context) {
       ->envname("ATTEND_TLS_KEY")
       ->type_name("FILE");
   app.add_option("--tls-server-name", context.tls_server_name, "Name to expect in the server's certificate")
+      ->envname("ATTEND_TLS_SERVER_NAME")
       ->type_name("NAME");
   app.add_option("--token-file", context.token_file, "File that holds a bearer token")
       ->envname("ATTEND_TOKEN_FILE")
       ->type_name("FILE");
+  app.add_flag("--insecure", context.insecure, "Send the token to another host in plain text, without TLS")
+      ->envname("ATTEND_INSECURE");
 }
 
 int Fail(const absl::Status& status) {

@@ -29,6 +29,7 @@ struct Context {
   double timeout_s = 60;
   std::string token_file, tls_ca, tls_cert, tls_key, tls_server_name;
   bool tls = false;
+  bool insecure = false;
   bool json = false;
   int exit_code = kExitOk;
 

@@ -62,7 +62,8 @@ absl::Status CheckOptions(absl::string_view target, const ClientOptions& options
     return absl::InvalidArgumentError(
         "retry needs attempts_max >= 1, 0 < backoff_initial <= backoff_max, backoff_factor >= 1");
   }
-  if (!options.token.empty() && !options.tls && !options.allow_token_without_tls && !IsLocalTarget(target)) {
+  const bool has_token = !options.token.empty() || !options.token_file.empty();
+  if (has_token && !options.tls && !options.allow_token_without_tls && !IsLocalTarget(target)) {
     return absl::InvalidArgumentError(
         "a token would travel in plain text: set tls, or allow_token_without_tls to do it all the same");
   }
@@ -72,10 +73,11 @@ absl::Status CheckOptions(absl::string_view target, const ClientOptions& options
   return absl::OkStatus();
 }
 
-ChannelSet::ChannelSet(absl::string_view target, const ClientOptions& options)
+ChannelSet::ChannelSet(absl::string_view target, const ClientOptions& options,
+                       std::unique_ptr<TokenSource> token)
     : target_(target),
       options_(options),
-      token_(options.token),
+      token_(std::move(token)),
       credentials_(Credentials(options)),
       admin_(NewChannel(false)) {
   absl::MutexLock lock(&mutex_);
@@ -102,6 +104,8 @@ std::shared_ptr<grpc::Channel> ChannelSet::NewChannel(bool health_check) const {
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, std::numeric_limits<int>::max() - 1);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
                    static_cast<int>(absl::ToInt64Milliseconds(options_.stall_timeout)));
+  // gRPC asks the environment for a proxy, for targets on this host too: what is to stay here would leave it.
+  if (IsLocalTarget(target_)) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   if (options_.tls && !options_.tls->server_name.empty()) {
     arguments.SetSslTargetNameOverride(options_.tls->server_name);
   }

@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "attend/client.h"
+#include "client/cpp/token.h"
 
 namespace attend {
 inline namespace client {
@@ -30,7 +31,7 @@ absl::Status CheckOptions(absl::string_view target, const ClientOptions& options
 // Outlives its leases.
 class ChannelSet {
  public:
-  ChannelSet(absl::string_view target, const ClientOptions& options);
+  ChannelSet(absl::string_view target, const ClientOptions& options, std::unique_ptr<TokenSource> token);
 
   // One call's use of a channel.
   class Lease {
@@ -53,7 +54,8 @@ class ChannelSet {
   Lease Take();
   // A channel that also reaches servers that are not serving, for health and information.
   const std::shared_ptr<grpc::Channel>& admin() const { return admin_; }
-  const std::string& token() const { return token_; }
+  // The bearer token to send now; empty: none.
+  std::string token() const { return token_->Get(); }
 
  private:
   struct Entry {
@@ -64,7 +66,7 @@ class ChannelSet {
 
   const std::string target_;
   const ClientOptions options_;
-  const std::string token_;
+  const std::unique_ptr<TokenSource> token_;
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;
   const std::shared_ptr<grpc::Channel> admin_;
   absl::Mutex mutex_;

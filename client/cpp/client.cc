@@ -86,8 +86,8 @@ bool CancelToken::cancelled() const { return state_->cancelled(); }
 
 class Client::Impl {
  public:
-  Impl(absl::string_view target, ClientOptions options)
-      : options_(std::move(options)), channels_(target, options_) {}
+  Impl(absl::string_view target, ClientOptions options, std::unique_ptr<TokenSource> token)
+      : options_(std::move(options)), channels_(target, options_, std::move(token)) {}
 
   ~Impl() {
     std::vector<std::shared_ptr<Call>> calls;
@@ -150,9 +150,8 @@ class Client::Impl {
     const absl::StatusOr<absl::Time> deadline = Deadline(timeout);
     if (!deadline.ok()) return deadline.status();
     context.set_deadline(absl::ToChronoTime(*deadline));
-    if (!channels_.token().empty()) {
-      context.AddMetadata("authorization", absl::StrCat("Bearer ", channels_.token()));
-    }
+    const std::string token = channels_.token();
+    if (!token.empty()) context.AddMetadata("authorization", absl::StrCat("Bearer ", token));
     return absl::OkStatus();
   }
   const ChannelSet& channels() const { return channels_; }
@@ -167,11 +166,14 @@ class Client::Impl {
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(absl::string_view target, ClientOptions options) {
   absl::Status status = CheckOptions(target, options);
   if (!status.ok()) return status;
+  absl::StatusOr<std::unique_ptr<TokenSource>> token = TokenSource::Make(options);
+  if (!token.ok()) return token.status();
   pid_t none = 0;
   grpc_process.compare_exchange_strong(none, getpid());
   status = CheckNotForked();
   if (!status.ok()) return status;
-  return std::unique_ptr<Client>(new Client(std::make_unique<Impl>(target, std::move(options))));
+  return std::unique_ptr<Client>(
+      new Client(std::make_unique<Impl>(target, std::move(options), *std::move(token))));
 }
 
 Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

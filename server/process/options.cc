@@ -158,8 +158,8 @@ absl::Status CheckSecurity(const ServerOptions& options) {
 
 std::vector<std::string> UnknownVariables() {
   // Those of the tool, which may run in the same container, are none of a misspelt option.
-  std::set<std::string> known = {"ATTEND_CONFIG", "ATTEND_TIMEOUT_S", "ATTEND_TLS_CA",
-                                 "ATTEND_TLS_SERVER_NAME", "ATTEND_TOKEN_FILE"};
+  std::set<std::string> known = {"ATTEND_CONFIG", "ATTEND_TIMEOUT_S",       "ATTEND_TLS",
+                                 "ATTEND_TLS_CA", "ATTEND_TLS_SERVER_NAME", "ATTEND_TOKEN_FILE"};
   for (const OptionRow& row : OptionTable()) known.insert(EnvironmentName(row));
   std::vector<std::string> unknown;
   for (char** entry = environ; *entry != nullptr; ++entry) {

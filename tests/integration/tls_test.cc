@@ -4,16 +4,20 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
+#include <fstream>
 #include <functional>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
 #include "tests/integration/certificates.h"
+#include "tests/integration/processes.h"
 #include "tests/integration/raw_client.h"
 #include "tests/integration/server_metrics.h"
 #include "tests/integration/server_process.h"
@@ -23,6 +27,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::Pair;
 
 constexpr char kExpiry[] = "attend_tls_certificate_expiry_timestamp_seconds";
 constexpr char kFailures[] = "attend_reload_failures_total{files=\"tls\"}";
@@ -158,6 +163,34 @@ TEST_F(TlsTest, DoesNotStartWithAPairThatIsNone) {
       EXPECT_THAT(server.Log(), Not(HasSubstr("PRIVATE KEY")));
     }
   }
+}
+
+// deploy/systemd/attend-server.toml, with the files that it names in a folder of the test.
+TEST_F(TlsTest, TheExampleConfigurationIsRight) {
+  std::ostringstream example;
+  example << std::ifstream("deploy/systemd/attend-server.toml").rdbuf();
+  const std::string here = absl::StrReplaceAll(example.str(), {{"/etc/attend", folder_.path("")}});
+  const std::string mutual = absl::StrReplaceAll(here, {{"# tls_", "tls_"}});
+  ASSERT_THAT(mutual, HasSubstr("\ntls_require_client_cert = true"));
+  const Identity identity = authority_.Issue();
+  folder_.Write("tls.crt", identity.cert);
+  folder_.Write("tls.key", identity.key);
+  folder_.Write("clients.crt", other_.cert());
+  const auto check = [&](const std::string& config) {
+    ChildProcess server(
+        {std::getenv("ATTEND_SERVER"), "--config=" + folder_.Write("attend.toml", config), "--check-config"});
+    const int code = server.Wait().value_or(-1);
+    return std::pair(code, server.Output());
+  };
+  EXPECT_THAT(check(here), Pair(2, HasSubstr(folder_.path("/tokens: cannot be read"))));
+  folder_.Write("tokens", "alice alices-secret-0123456789\n");
+  EXPECT_THAT(check(here), Pair(0, HasSubstr("the configuration is right\n")));
+  EXPECT_THAT(check(mutual), Pair(0, HasSubstr("the configuration is right\n")));
+
+  ServerProcess server({"--config=" + folder_.Write("attend.toml", mutual), "--address=0.0.0.0:0"});
+  ASSERT_TRUE(server.running()) << server.Log();
+  EXPECT_EQ(CallOnce(server.Connect(Tls(authority_.cert(), other_.Issue()))).error_code(),
+            grpc::StatusCode::UNAUTHENTICATED);
 }
 
 TEST_F(TlsTest, AWrongPairLeavesTheOldOneInForce) {

@@ -66,6 +66,9 @@ struct RetryPolicy {
 struct ClientOptions {
   std::optional<TlsOptions> tls;  // unset: plain text
   std::string token;              // bearer token; empty: none
+  // File that holds the token instead, with blanks and a newline around it as may be. Read again while the
+  // client lives (at most once a second), so that it can be exchanged; where that fails, the last one stays.
+  std::string token_file;
   // A token over plain text is refused unless the target is on this host, or this is set.
   bool allow_token_without_tls = false;
   absl::Duration timeout = absl::Seconds(60);  // of a call that says none; finite: no call waits for ever
