@@ -1,16 +1,32 @@
-// attend bench ladder and attend bench load.
+// attend bench ladder, attend bench load and attend bench --service.
 #include <cstdio>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/commands.h"
+#include "client/cli/compare.h"
 #include "client/cli/ladder.h"
 #include "client/cli/load.h"
+#include "client/cli/service.h"
 
 namespace attend::cli {
 namespace {
+
+// What every benchmark is held against, where the user says so.
+struct CompareFlags {
+  std::string file;
+  double tolerance = 0.1;
+};
+
+struct BenchFlags {
+  CompareFlags compare;
+  bool service = false;
+  std::vector<std::string> rows;
+  ServiceOptions options;
+};
 
 struct LadderFlags {
   RandomFlags random;
@@ -25,7 +41,34 @@ struct LoadFlags {
   LoadOptions options;
 };
 
-int Ladder(LadderFlags flags, const Context& context) {
+// Prints the run, as JSON or as text, and how it compares; the exit code. The comparison goes to standard
+// error beside JSON.
+int Finish(const nlohmann::ordered_json& run, const std::string& text, const CompareFlags& compare,
+           const Context& context) {
+  std::fputs((context.json ? run.dump(2) + "\n" : text).c_str(), stdout);
+  if (compare.file.empty()) return kExitOk;
+  std::ifstream stream(compare.file);
+  const auto before = nlohmann::ordered_json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  const auto changes = CompareRuns(before, run, compare.tolerance);
+  if (!changes.ok()) {
+    return Fail(absl::InvalidArgumentError(
+        absl::StrCat(compare.file, ": ", std::string(changes.status().message()))));
+  }
+  std::fputs(ToText(*changes).c_str(), context.json ? stderr : stdout);
+  return AnyWorse(*changes) ? kExitError : kExitOk;
+}
+
+int Service(BenchFlags flags, const Context& context) {
+  const auto client = context.Connect();
+  if (!client.ok()) return Fail(client.status());
+  if (!flags.rows.empty()) flags.options.rows.clear();
+  for (const std::string& text : flags.rows) flags.options.rows.push_back(*ParseServiceRow(text));
+  const auto steps = RunService(**client, flags.options);
+  if (!steps.ok()) return Fail(steps.status());
+  return Finish(ToJson(*steps, flags.options), ToText(*steps), flags.compare, context);
+}
+
+int Ladder(LadderFlags flags, const CompareFlags& compare, const Context& context) {
   const auto client = context.Connect();
   if (!client.ok()) return Fail(client.status());
   AttentionFlags attention;
@@ -35,48 +78,37 @@ int Ladder(LadderFlags flags, const Context& context) {
   flags.options.causal = request.causal;
   flags.options.dtype = ParseDataType(flags.random.dtype);
   auto json = nlohmann::ordered_json::array();
+  std::string text;
   const bool given_is_small = flags.random.sizes.batch == 1 && flags.random.sizes.heads == 1;
   for (const bool small : {false, true}) {
     if (small && (!flags.small || given_is_small)) continue;
     flags.options.sizes = flags.random.sizes;
     if (small) flags.options.sizes.batch = flags.options.sizes.heads = flags.options.sizes.kv_heads = 1;
     const Sizes& sizes = flags.options.sizes;
-    if (!context.json) {
-      std::printf("batch %ld, heads %ld, head_dim %ld, %s\n", static_cast<long>(sizes.batch),
-                  static_cast<long>(sizes.heads), static_cast<long>(sizes.head_dim),
-                  flags.random.dtype.c_str());
-    }
     const auto steps = RunLadder(**client, flags.options);
     if (!steps.ok()) return Fail(steps.status());
-    if (context.json) {
-      json.push_back({{"batch", sizes.batch},
-                      {"heads", sizes.heads},
-                      {"head_dim", sizes.head_dim},
-                      {"dtype", flags.random.dtype},
-                      {"steps", ToJson(*steps)}});
-    } else {
-      std::printf("%s\n", ToText(*steps).c_str());
-    }
+    json.push_back({{"batch", sizes.batch},
+                    {"heads", sizes.heads},
+                    {"head_dim", sizes.head_dim},
+                    {"dtype", flags.random.dtype},
+                    {"steps", ToJson(*steps)}});
+    absl::StrAppend(&text, "batch ", sizes.batch, ", heads ", sizes.heads, ", head_dim ", sizes.head_dim,
+                    ", ", flags.random.dtype, "\n", ToText(*steps), "\n");
   }
-  if (context.json) std::printf("%s\n", json.dump(2).c_str());
-  return kExitOk;
+  return Finish(json, text, compare, context);
 }
 
-int Load(const LoadFlags& flags, const Context& context) {
+int Load(const LoadFlags& flags, const CompareFlags& compare, const Context& context) {
   const auto client = context.Connect();
   if (!client.ok()) return Fail(client.status());
   Inputs inputs = flags.random.Make();
   flags.attention.Apply(inputs.request);
   const LoadResult result = RunLoad(**client, inputs.request, flags.options);
-  if (context.json) {
-    std::printf("%s\n", ToJson(result, flags.options).dump(2).c_str());
-  } else {
-    std::fputs(ToText(result).c_str(), stdout);
-  }
-  return result.latency_s.empty() ? kExitError : kExitOk;
+  const int code = Finish(ToJson(result, flags.options), ToText(result), compare, context);
+  return result.latency_s.empty() ? kExitError : code;
 }
 
-void AddLadder(CLI::App& bench, Context& context) {
+void AddLadder(CLI::App& bench, const std::shared_ptr<BenchFlags>& common, Context& context) {
   auto flags = std::make_shared<LadderFlags>();
   flags->random.sizes = {4, 8, 0, 64};
   CLI::App& command = *bench.add_subcommand(
@@ -101,10 +133,11 @@ void AddLadder(CLI::App& bench, Context& context) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command.add_flag("!--no-small", flags->small, "Leave out the second ladder");
-  command.callback([flags, &context] { context.exit_code = Ladder(*flags, context); });
+  command.callback(
+      [flags, common, &context] { context.exit_code = Ladder(*flags, common->compare, context); });
 }
 
-void AddLoad(CLI::App& bench, Context& context) {
+void AddLoad(CLI::App& bench, const std::shared_ptr<BenchFlags>& common, Context& context) {
   auto flags = std::make_shared<LoadFlags>();
   flags->random.sizes = {1, 8, 128, 64};
   CLI::App& command =
@@ -130,16 +163,47 @@ void AddLoad(CLI::App& bench, Context& context) {
       ->capture_default_str();
   AddRandomFlags(command, flags->random);
   AddAttentionFlags(command, flags->attention);
-  command.callback([flags, &context] { context.exit_code = Load(*flags, context); });
+  command.callback([flags, common, &context] { context.exit_code = Load(*flags, common->compare, context); });
 }
 
 }  // namespace
 
 void AddBench(CLI::App& app, Context& context) {
+  auto flags = std::make_shared<BenchFlags>();
   CLI::App& command = *app.add_subcommand("bench", "Measure the server");
-  command.require_subcommand(1);
-  AddLadder(command, context);
-  AddLoad(command, context);
+  command.footer(
+      "With --compare, the figures are held against those of a former run with --json: exit code 1 where one "
+      "is\n"
+      "worse by more than --tolerance.\n"
+      "Example: attend bench --service --json > before.json; attend bench --service --compare before.json");
+  command.require_subcommand(0, 1);
+  command.fallthrough();
+  CLI::Option* service =
+      command.add_flag("--service", flags->service,
+                       "End to end: calls/s and latency by shape and number of callers, fp16, causal");
+  command
+      .add_option("--row", flags->rows,
+                  "With --service: batch,heads,length,head_dim,callers; may be repeated")
+      ->check([](const std::string& text) { return std::string(ParseServiceRow(text).status().message()); });
+  command.add_option("--row-seconds", flags->options.seconds_each, "With --service: seconds of each row")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command.add_option("--compare", flags->compare.file, "Former run, as --json printed it")
+      ->check(CLI::ExistingFile);
+  command
+      .add_option("--tolerance", flags->compare.tolerance, "With --compare: what a figure may be worse by")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  AddLadder(command, flags, context);
+  AddLoad(command, flags, context);
+  for (CLI::App* other : command.get_subcommands({})) other->excludes(service);
+  command.callback([flags, &command, &context] {
+    if (flags->service) {
+      context.exit_code = Service(*flags, context);
+    } else if (command.get_subcommands().empty()) {
+      throw CLI::RequiredError("One of --service, ladder and load");
+    }
+  });
 }
 
 }  // namespace attend::cli

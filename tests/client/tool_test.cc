@@ -6,12 +6,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 
 #include "attend_version.h"
 #include "client/cli/accuracy.h"
+#include "client/cli/compare.h"
 #include "client/cli/inputs.h"
 #include "client/cli/reference.h"
 #include "tests/client/test_server.h"
@@ -51,6 +53,7 @@ TEST(Tool, SaysItsVersionAndHelp) {
 
 TEST(Tool, WrongCommandLinesEndWith2) {
   for (const char* arguments : {"", "fly", "run", "run a", "check --dtype fp8", "bench", "explain --chunk 0",
+                                "bench --service load", "bench --service --row 1,2,3",
                                 "bench load --rate 5 --concurrency 2", "run a b --weights --weight-rows 1"}) {
     EXPECT_EQ(Tool(arguments).code, 2) << arguments;
   }
@@ -240,6 +243,82 @@ TEST(Tool, RunsTheDemo) {
   const Outcome outcome = Tool("demo --data tests/data/minilm", server.address());
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.text, AllOf(HasSubstr("[4,8,256,64]"), HasSubstr("broken")));
+}
+
+TEST(Tool, MeasuresTheServiceEndToEndByRow) {
+  TestServer server;
+  const Outcome outcome =
+      Tool("bench --service --json --row 1,2,8,8,1 --row 2,1,4,16,3 --row-seconds 0.2", server.address());
+  ASSERT_EQ(outcome.code, 0) << outcome.text;
+  const auto json = nlohmann::json::parse(outcome.text);
+  ASSERT_EQ(json["rows"].size(), 2u);
+  EXPECT_EQ(json["rows"][1]["batch"], 2);
+  EXPECT_EQ(json["rows"][1]["concurrency"], 3);
+  EXPECT_EQ(json["rows"][1]["request_bytes"], 3 * 2 * 4 * 16 * 2);
+  for (const auto& row : json["rows"]) {
+    EXPECT_GT(row["succeeded"], 0);
+    EXPECT_TRUE(row["errors"].empty());
+  }
+}
+
+TEST(Tool, BenchSaysWhatIsWorseThanAFormerRun) {
+  TestServer server;
+  const std::string flags = "bench --service --row 1,1,4,8,1 --row-seconds 0.2";
+  const std::string file = Scratch("former.json");
+  // Calls a second no server reaches, and a time that none exceeds.
+  const char* const former =
+      R"({"rows": [{"batch": 1, "heads": 1, "length": 4, "head_dim": 8, "concurrency": 1,
+                    "calls_per_s": %s, "latency_s": {"p50": 1000}}]})";
+  char text[400];
+  std::snprintf(text, sizeof text, former, "1e12");
+  std::ofstream(file) << text;
+  const Outcome worse = Tool(flags + " --compare " + file, server.address());
+  EXPECT_EQ(worse.code, 1) << worse.text;
+  EXPECT_THAT(worse.text, AllOf(HasSubstr("[1,1,4,8] x 1: calls/s"), HasSubstr("WORSE"), HasSubstr("ok")));
+  std::snprintf(text, sizeof text, former, "1e-12");
+  std::ofstream(file) << text;
+  const Outcome better = Tool(flags + " --compare " + file, server.address());
+  EXPECT_EQ(better.code, 0) << better.text;
+  // Another row, and no JSON at all.
+  EXPECT_EQ(
+      Tool("bench --service --row 1,1,4,16,1 --row-seconds 0.1 --compare " + file, server.address()).code, 1);
+  std::ofstream(file) << "calls";
+  EXPECT_EQ(Tool(flags + " --compare " + file, server.address()).code, 1);
+}
+
+TEST(Compare, MatchesFiguresOfEachBenchAndHoldsTheTolerance) {
+  using Json = nlohmann::ordered_json;
+  const auto ladder = [](double seconds) {
+    return Json::array({{{"batch", 4},
+                         {"heads", 8},
+                         {"head_dim", 64},
+                         {"dtype", "fp16"},
+                         {"steps",
+                          {{{"length", 64}, {"kernel", "flash"}, {"kernel_s", seconds}},
+                           {{"length", 128}, {"kernel", "naive"}, {"refused", "too large"}}}}}});
+  };
+  const auto slower = cli::CompareRuns(ladder(1.0), ladder(1.2), 0.1);
+  ASSERT_TRUE(slower.ok()) << slower.status();
+  ASSERT_EQ(slower->size(), 1u);
+  EXPECT_EQ(slower->at(0).figure, "[4,8,64,64] fp16 flash: kernel time");
+  EXPECT_DOUBLE_EQ(slower->at(0).ratio, 1.0 / 1.2);
+  EXPECT_TRUE(cli::AnyWorse(*slower));
+  EXPECT_FALSE(cli::AnyWorse(*cli::CompareRuns(ladder(1.0), ladder(1.2), 0.2)));
+  EXPECT_FALSE(cli::AnyWorse(*cli::CompareRuns(ladder(1.0), ladder(0.5), 0.0)));
+
+  const auto load = [](int callers, double calls_per_s) {
+    return Json{{"request_bytes", 100},
+                {"concurrency", callers},
+                {"rate", 0},
+                {"calls_per_s", calls_per_s},
+                {"latency_s", {{"p50", 1.0}}}};
+  };
+  const auto fewer = cli::CompareRuns(load(2, 100), load(2, 80), 0.1);
+  ASSERT_TRUE(fewer.ok()) << fewer.status();
+  EXPECT_TRUE(fewer->at(0).worse);   // calls/s
+  EXPECT_FALSE(fewer->at(1).worse);  // p50
+  EXPECT_FALSE(cli::CompareRuns(load(2, 100), load(3, 100), 0.1).ok());
+  EXPECT_FALSE(cli::CompareRuns(load(2, 100), ladder(1.0), 0.1).ok());
 }
 
 }  // namespace

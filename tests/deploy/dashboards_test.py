@@ -19,7 +19,7 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 VARIABLES = {"${datasource}": "", "$__rate_interval": "15s", "$job": "attend", "$instance": ".*",
-             "$flops_ceiling": "784e12", "$hbm_ceiling": "4.3e12"}
+             "$flops_ceiling": "784e12", "$hbm_ceiling": "4.3e12", "$pcie_ceiling": "55e9"}
 # The free memory of the machine is not the CPU device's.
 GPU_ONLY = {'attend_device_memory_bytes{kind="free",}'}
 WAIT_SECONDS = 60
