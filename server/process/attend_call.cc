@@ -121,8 +121,9 @@ void AttendCall::OnReadDone(bool ok) {
     cancelled = cancelled_;
   }
   if (!ok) {
-    // Where gRPC itself refused the message (too large) or the caller is gone, it has ended the call, and
-    // this status goes nowhere.
+    // Where the caller is gone, or gRPC itself gave the message up (for its size, or for --wire-bytes-max),
+    // it has ended the call, and this status goes nowhere.
+    incomplete_ = true;
     Fail(cancelled ? Cancelled() : InvalidRequest({{"", "the call ended without a request message"}}));
     return;
   }
@@ -350,6 +351,14 @@ void AttendCall::OnDone() {
     record_.reply_ns = absl::ToInt64Nanoseconds(now - phase_start_);
     if (record_.code == absl::StatusCode::kOk && (cancelled_ || send_expired_)) {
       record_.code = send_expired_ ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kCancelled;
+    }
+    if (incomplete_) {
+      services_.metrics->OnRejected(cancelled_ ? "incomplete" : "invalid_request");
+      if (cancelled_) {
+        record_.code = absl::StatusCode::kCancelled;
+        record_.reason = "INCOMPLETE";
+        record_.message = "the call ended before its message had arrived";
+      }
     }
   }
   record_.total_ns = absl::ToInt64Nanoseconds(now - started_);

@@ -108,6 +108,7 @@ class AttendCall final : public GenericCall::Handler,
   int64_t announced_bytes_ = -1;  // -1: not announced
   ByteBudget* budget_ = nullptr;  // the one asked; set before the first wait
   int64_t granted_bytes_ = 0;
+  bool incomplete_ = false;  // the call ended before its message had arrived
   grpc::ByteBuffer message_;
   std::unique_ptr<Job> job_;  // back from the scheduler, kept until the reply is sent
   grpc::ByteBuffer reply_;

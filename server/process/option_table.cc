@@ -60,6 +60,9 @@ constexpr OptionRow kTable[] = {
     {"receive-bytes-max", "Bounds", K::kBytes, &O::receive_bytes_max, 0, nullptr,
      "bytes of requests being received, an eighth of them kept for small ones; others wait in flow control; "
      "0: an eighth of the memory"},
+    {"wire-bytes-max", "Bounds", K::kBytes, &O::wire_bytes_max, 0, nullptr,
+     "memory of connections and of messages on their way, whatever they announced; above it gRPC closes idle "
+     "connections and ends calls whose message is incomplete; 0: receive-bytes-max, a quarter and 64 MiB"},
     {"unannounced-request-bytes", "Bounds", K::kBytes, &O::unannounced_request_bytes, 1024, nullptr,
      "size assumed of a request without attend-request-bytes metadata until it has arrived"},
     {"host-bytes-max", "Bounds", K::kBytes, &O::host_bytes_max, 0, nullptr,

@@ -228,6 +228,9 @@ absl::Status ResolveOptions(ServerOptions* options) {
   if (options->host_bytes_max == 0) options->host_bytes_max = std::max(kPoolLeast, memory / 4 >> 20 << 20);
   if (options->receive_bytes_max == 0)
     options->receive_bytes_max = std::max(kPoolLeast, memory / 8 >> 20 << 20);
+  if (options->wire_bytes_max == 0) {
+    options->wire_bytes_max = options->receive_bytes_max + options->receive_bytes_max / 4 + kPoolLeast;
+  }
   if (options->queue_bytes_max == 0) options->queue_bytes_max = options->host_bytes_max;
   if (options->grpc_threads == 0) options->grpc_threads = std::clamp<int64_t>(cpu::UsableCpus() / 2, 2, 16);
   if (options->wire_threads == 0) options->wire_threads = std::clamp<int64_t>(cpu::UsableCpus() / 2, 1, 8);

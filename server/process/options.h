@@ -49,6 +49,7 @@ struct ServerOptions {
   int64_t request_bytes_max = int64_t{1} << 30;
   int64_t response_bytes_max = int64_t{1} << 30;
   int64_t receive_bytes_max = 0;
+  int64_t wire_bytes_max = 0;
   int64_t unannounced_request_bytes = int64_t{4} << 20;
   int64_t host_bytes_max = 0;
   int64_t calls_max = 16384;

@@ -47,6 +47,11 @@ int Millis(absl::Duration duration) {
 
 void SetArguments(const ServerOptions& options, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(static_cast<int>(options.request_bytes_max));
+  // gRPC looks at a message's size when all of it is there, and nobody sees an unannounced one before: this
+  // bounds what such messages take meanwhile.
+  grpc::ResourceQuota quota("attend");
+  quota.Resize(static_cast<size_t>(options.wire_bytes_max));
+  builder->SetResourceQuota(quota);
   builder->SetMaxSendMessageSize(-1);  // replies are bounded before they are computed
   // A small compressed message can inflate without end.
   builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);

@@ -145,6 +145,8 @@ const Call& AttendDecoder::call() const { return state_->call; }
 
 int64_t AttendDecoder::input_bytes() const { return state_->input_bytes; }
 
+TensorPiece::~TensorPiece() { DropSlices(slices_); }
+
 void TensorPiece::Copy() {
   SliceStream stream(std::move(slices_));
   stream.Rewind(true);
@@ -176,7 +178,6 @@ absl::StatusOr<std::vector<TensorPiece>> AttendDecoder::CutTensors(const HostBlo
       const int64_t begin = field.data_offset + done;
       for (; at + static_cast<int64_t>(slices[first].size()) <= begin; ++first) {
         at += static_cast<int64_t>(slices[first].size());
-        slices[first] = grpc::Slice();
       }
       std::vector<grpc::Slice> own;
       int64_t end = at;
@@ -187,6 +188,7 @@ absl::StatusOr<std::vector<TensorPiece>> AttendDecoder::CutTensors(const HostBlo
       pieces.emplace_back(std::move(own), begin - at, to + done, bytes);
     }
   }
+  DropSlices(slices);  // but for those that pieces hold
   return pieces;
 }
 

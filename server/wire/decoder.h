@@ -30,7 +30,10 @@ class TensorPiece {
   // bytes of what the slices hold after the first `skip`.
   TensorPiece(std::vector<grpc::Slice> slices, int64_t skip, std::byte* to, int64_t bytes)
       : slices_(std::move(slices)), skip_(skip), to_(to), bytes_(bytes) {}
-  // Once. Each slice is dropped as soon as it is read.
+  ~TensorPiece();
+  TensorPiece(TensorPiece&&) = default;
+  TensorPiece& operator=(TensorPiece&&) = delete;
+  // Once. Slices are dropped soon after they have been read.
   void Copy();
 
  private:

@@ -3,7 +3,22 @@
 #include <algorithm>
 #include <limits>
 
+#include "grpcpp/support/byte_buffer.h"
+
 namespace attend::server {
+namespace {
+
+// Passed slices are dropped as often as this many bytes of them are held.
+constexpr int64_t kPassedBytesMax = 256 << 10;
+
+}  // namespace
+
+void DropSlices(std::span<grpc::Slice> slices) {
+  if (slices.empty()) return;
+  // The end of a ByteBuffer is a call of gRPC's that prepares the thread.
+  const grpc::ByteBuffer last(slices.data(), slices.size());
+  for (grpc::Slice& slice : slices) slice = grpc::Slice();
+}
 
 SliceStream::SliceStream(std::vector<grpc::Slice> slices) : slices_(std::move(slices)) {
   for (const grpc::Slice& slice : slices_) size_ += static_cast<int64_t>(slice.size());
@@ -11,12 +26,14 @@ SliceStream::SliceStream(std::vector<grpc::Slice> slices) : slices_(std::move(sl
 
 void SliceStream::Rewind(bool release) {
   release_ = release;
+  passed_bytes_ = 0;
   index_ = 0;
   offset_ = 0;
   position_ = 0;
 }
 
 std::vector<grpc::Slice> SliceStream::Take() {
+  dropped_ = 0;
   index_ = 0;
   offset_ = 0;
   position_ = size_;
@@ -24,9 +41,13 @@ std::vector<grpc::Slice> SliceStream::Take() {
 }
 
 void SliceStream::Advance() {
-  if (release_) slices_[index_] = grpc::Slice();
+  passed_bytes_ += static_cast<int64_t>(slices_[index_].size());
   ++index_;
   offset_ = 0;
+  if (!release_ || (passed_bytes_ < kPassedBytesMax && index_ < slices_.size())) return;
+  DropSlices(std::span(slices_).subspan(dropped_, index_ - dropped_));
+  dropped_ = index_;
+  passed_bytes_ = 0;
 }
 
 bool SliceStream::Next(const void** data, int* size) {

@@ -22,6 +22,12 @@ sockaddr_in Loopback(int port) {
   return address;
 }
 
+// Wakes whoever waits at either socket.
+void End(int a, int b) {
+  shutdown(a, SHUT_RDWR);
+  shutdown(b, SHUT_RDWR);
+}
+
 bool SendAll(int to, const char* data, ssize_t bytes) {
   while (bytes > 0) {
     const ssize_t sent = send(to, data, static_cast<size_t>(bytes), MSG_NOSIGNAL);
@@ -52,43 +58,53 @@ SlowProxy::~SlowProxy() {
   std::vector<std::thread> relays;
   {
     absl::MutexLock lock(&mutex_);
-    for (const int fd : sockets_) shutdown(fd, SHUT_RDWR);
+    for (const auto& weak : connections_) {
+      if (const auto connection = weak.lock()) End(connection->client, connection->server);
+    }
     relays = std::move(relays_);
   }
   for (std::thread& relay : relays) relay.join();
-  absl::MutexLock lock(&mutex_);
-  for (const int fd : sockets_) close(fd);
   close(listener_);
+}
+
+SlowProxy::Connection::~Connection() {
+  close(client);
+  close(server);
 }
 
 std::string SlowProxy::target() const { return absl::StrCat("127.0.0.1:", port_); }
 
 void SlowProxy::Accept() {
   for (int client; (client = accept(listener_, nullptr, nullptr)) >= 0;) {
-    const int server = socket(AF_INET, SOCK_STREAM, 0);
+    const auto connection = std::make_shared<Connection>();
+    connection->client = client;
+    connection->server = socket(AF_INET, SOCK_STREAM, 0);
     const sockaddr_in address = Loopback(server_port_);
-    const bool connected = connect(server, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+    const bool connected =
+        connect(connection->server, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
     absl::MutexLock lock(&mutex_);
-    sockets_.push_back(client);
-    sockets_.push_back(server);
     if (!connected || closed_) continue;
-    relays_.emplace_back([=, this] { Relay(client, server, bytes_per_second_); });
-    relays_.emplace_back([=, this] { Relay(server, client, int64_t{1} << 40); });
+    connections_.push_back(connection);
+    for (const bool to_server : {true, false}) {
+      relays_.emplace_back([connection, to_server, this] { Relay(*connection, to_server); });
+    }
   }
 }
 
-void SlowProxy::Relay(int from, int to, int64_t bytes_per_second) {
+void SlowProxy::Relay(const Connection& connection, bool to_server) {
+  const int from = to_server ? connection.client : connection.server;
+  const int to = to_server ? connection.server : connection.client;
   std::vector<char> buffer(64 << 10);
   const absl::Time start = absl::Now();
   int64_t relayed = 0;
   for (ssize_t n; (n = recv(from, buffer.data(), buffer.size(), 0)) > 0 && SendAll(to, buffer.data(), n);) {
     relayed += n;
+    if (!to_server) continue;
     const absl::Time due =
-        start + absl::Seconds(static_cast<double>(relayed) / static_cast<double>(bytes_per_second));
+        start + absl::Seconds(static_cast<double>(relayed) / static_cast<double>(bytes_per_second_));
     if (due > absl::Now() && !closed_) absl::SleepFor(due - absl::Now());
   }
-  shutdown(from, SHUT_RDWR);
-  shutdown(to, SHUT_RDWR);
+  End(from, to);
 }
 
 }  // namespace attend::integration

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,8 +26,15 @@ class SlowProxy {
   std::string target() const;
 
  private:
+  // Both of its sockets, closed with the last relay between them: a peer that still sends is then told, where
+  // one that was only shut down would let it wait.
+  struct Connection {
+    ~Connection();
+    int client = -1, server = -1;
+  };
+
   void Accept();
-  void Relay(int from, int to, int64_t bytes_per_second);
+  void Relay(const Connection& connection, bool to_server);
 
   const int server_port_;
   const int64_t bytes_per_second_;
@@ -34,7 +42,7 @@ class SlowProxy {
   int port_ = 0;
   std::atomic<bool> closed_{false};
   absl::Mutex mutex_;
-  std::vector<int> sockets_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<Connection>> connections_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::thread> relays_ ABSL_GUARDED_BY(mutex_);
   std::thread acceptor_;
 };

@@ -1,5 +1,6 @@
 // S2b: many large messages that come in slowly take no more memory than the byte budget, and do not keep
 // others from being served.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,13 +34,66 @@ std::shared_ptr<grpc::Channel> ConnectTo(const std::string& target) {
   return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), args);
 }
 
-// One call that says its size beforehand, as the client library does.
+// One call, with its size in metadata: `announced`, or none where that is negative.
 grpc::Status CallAnnounced(const std::shared_ptr<grpc::Channel>& channel, const std::string& message,
-                           std::chrono::seconds limit) {
+                           std::chrono::seconds limit, int64_t announced) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + limit);
-  context.AddMetadata("attend-request-bytes", absl::StrCat(message.size()));
+  if (announced >= 0) context.AddMetadata("attend-request-bytes", absl::StrCat(announced));
   return Call(channel, message, &context).status;
+}
+
+// As the client library does.
+grpc::Status CallAnnounced(const std::shared_ptr<grpc::Channel>& channel, const std::string& message,
+                           std::chrono::seconds limit) {
+  return CallAnnounced(channel, message, limit, static_cast<int64_t>(message.size()));
+}
+
+// What was seen while a crowd sent large messages slowly and somebody else small ones.
+struct Seen {
+  int answered = 0;              // of the large ones
+  std::vector<int> other_codes;  // of those that were not
+  int served = 0;                // small ones, while large ones stood in line
+  int64_t most = 0;              // bytes of the server's memory above those before
+};
+
+Seen SendSlowly(const ServerProcess& server, int senders, const std::string& large, int64_t announced) {
+  const int port = std::stoi(server.target().substr(server.target().find(':') + 1));
+  SlowProxy proxy(port, 8 * kMebibyte);
+  const std::string small = SimpleRequest(1, 16).SerializeAsString();
+  const auto channel = server.Connect();
+  EXPECT_TRUE(CallAnnounced(channel, small, std::chrono::seconds(30)).ok());
+  const int64_t before = server.ResidentBytes();
+
+  std::atomic<int> sending = senders;
+  std::vector<grpc::Status> statuses(static_cast<size_t>(senders));
+  std::vector<std::thread> threads;
+  for (grpc::Status& status : statuses) {
+    threads.emplace_back([&] {
+      status = CallAnnounced(ConnectTo(proxy.target()), large, std::chrono::seconds(120), announced);
+      --sending;
+    });
+  }
+  Seen seen;
+  const auto waiting = [&server] { return Metric(server.metrics_port(), "attend_receive_waiting"); };
+  while (sending > 0) {
+    const bool line_before = waiting() > 0;
+    const grpc::Status status = CallAnnounced(channel, small, std::chrono::seconds(120));
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    if (line_before && waiting() > 0) ++seen.served;
+    seen.most = std::max(seen.most, server.ResidentBytes() - before);
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const grpc::Status& status : statuses) {
+    if (status.ok()) {
+      ++seen.answered;
+    } else {
+      seen.other_codes.push_back(status.error_code());
+    }
+  }
+  EXPECT_EQ(WaitUntilIdle(server.metrics_port()), "");
+  return seen;
 }
 
 TEST(SlowSenders, StayWithinTheBudgetAndOthersAreServed) {
@@ -47,40 +101,32 @@ TEST(SlowSenders, StayWithinTheBudgetAndOthersAreServed) {
   constexpr int64_t kBudget = 64 * kMebibyte;
   ServerProcess server({absl::StrCat("--receive-bytes-max=", kBudget)});
   ASSERT_TRUE(server.running()) << server.Log();
-  const int port = std::stoi(server.target().substr(server.target().find(':') + 1));
-  auto proxy = std::make_unique<SlowProxy>(port, 8 * kMebibyte);
   const std::string large = SimpleRequest(8, 8192).SerializeAsString();  // 24 MiB: 3 s at 8 MiB/s
-  const std::string small = SimpleRequest(1, 16).SerializeAsString();
-  ASSERT_TRUE(CallAnnounced(server.Connect(), small, std::chrono::seconds(30)).ok());
-  const int64_t before = server.ResidentBytes();
-
-  std::atomic<int> sending = kSlow, answered = 0;
-  std::vector<std::thread> senders;
-  for (int i = 0; i < kSlow; ++i) {
-    senders.emplace_back([&] {
-      if (CallAnnounced(ConnectTo(proxy->target()), large, std::chrono::seconds(120)).ok()) ++answered;
-      --sending;
-    });
-  }
-  int64_t most = 0;
-  int served = 0;  // small requests answered while large ones stood in line
-  const auto channel = server.Connect();
-  const auto waiting = [&server] { return Metric(server.metrics_port(), "attend_receive_waiting"); };
-  while (sending > 0) {
-    const bool line_before = waiting() > 0;
-    const grpc::Status status = CallAnnounced(channel, small, std::chrono::seconds(120));
-    EXPECT_TRUE(status.ok()) << status.error_message();
-    if (line_before && waiting() > 0) ++served;
-    most = std::max(most, server.ResidentBytes() - before);
-    absl::SleepFor(absl::Milliseconds(20));
-  }
-  for (std::thread& sender : senders) sender.join();
-  EXPECT_EQ(answered, kSlow) << "held, not refused";
-  EXPECT_GE(served, 10) << "small requests do not wait behind large ones";
+  const Seen seen = SendSlowly(server, kSlow, large, static_cast<int64_t>(large.size()));
+  EXPECT_EQ(seen.answered, kSlow) << "held, not refused";
+  EXPECT_GE(seen.served, 10) << "small requests do not wait behind large ones";
   // Besides what the budget grants: a connection's flow-control window each, and the tensor blocks of
   // requests that have arrived (of 24 MiB and a reply of 8, a few at a time).
-  EXPECT_LT(most, kBudget + kSlow * 4 * kMebibyte + 4 * 32 * kMebibyte);
-  EXPECT_EQ(WaitUntilIdle(server.metrics_port()), "");
+  EXPECT_LT(seen.most, kBudget + kSlow * 4 * kMebibyte + 4 * 32 * kMebibyte);
+}
+
+// What the budget assumes of them is far from what they send. None of them has to be served, but others have,
+// and the memory is bounded.
+TEST(SlowSenders, ThatDoNotSayTheirSizeAreBoundedToo) {
+  constexpr int kSlow = 12;
+  constexpr int64_t kWire = 96 * kMebibyte;
+  const std::string large = SimpleRequest(8, 16384).SerializeAsString();  // 48 MiB: 576 of all
+  for (const int64_t announced : {int64_t{-1}, int64_t{1000}}) {
+    ServerProcess server({"--receive-bytes-max=64MiB", absl::StrCat("--wire-bytes-max=", kWire)});
+    ASSERT_TRUE(server.running()) << server.Log();
+    const Seen seen = SendSlowly(server, kSlow, large, announced);
+    EXPECT_LT(seen.most, kWire + 4 * 64 * kMebibyte);  // and the tensors of a few
+    for (const int code : seen.other_codes) {
+      EXPECT_THAT(code, ::testing::AnyOf(grpc::StatusCode::RESOURCE_EXHAUSTED, grpc::StatusCode::CANCELLED,
+                                         grpc::StatusCode::UNAVAILABLE, grpc::StatusCode::INVALID_ARGUMENT));
+    }
+    EXPECT_GE(Metric(server.metrics_port(), "attend_rejected_total{reason=\"incomplete\"}"), 1);
+  }
 }
 
 TEST(SlowSenders, ThatStopInTheMiddleLoseTheirGrant) {
