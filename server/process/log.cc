@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace attend::server {
@@ -69,8 +70,22 @@ std::shared_ptr<spdlog::logger> Logger() {
   return logger;
 }
 
+struct Fault {
+  absl::Mutex mutex;
+  std::string text ABSL_GUARDED_BY(mutex);
+};
+
+Fault& Listeners() {
+  static Fault* fault = new Fault;
+  return *fault;
+}
+
 void FromGrpc(gpr_log_func_args* args) {
   if (args->severity < GPR_LOG_SEVERITY_ERROR) return;
+  if (absl::StrContains(args->message, "Failed accept4")) {
+    absl::MutexLock lock(&Listeners().mutex);
+    Listeners().text = args->message;
+  }
   static RateLimit* limit = new RateLimit(10);
   if (!limit->Take(absl::Now())) return;
   Log(LogLevel::kWarn, "grpc", {{"text", std::string(args->message)}});
@@ -87,6 +102,11 @@ void InitLog(absl::string_view format, absl::string_view level) {
   Logger()->set_level(spdlog::level::from_str(std::string(level)));
   Logger()->flush_on(spdlog::level::debug);
   gpr_set_log_function(&FromGrpc);
+}
+
+std::string ListenerFault() {
+  absl::MutexLock lock(&Listeners().mutex);
+  return Listeners().text;
 }
 
 void Log(LogLevel level, absl::string_view message, const std::vector<LogField>& fields) {

@@ -27,6 +27,10 @@ struct LogField {
 // (errors only) into this log. Until it is called, plain lines from info up are written.
 void InitLog(absl::string_view format, absl::string_view level);
 
+// What gRPC said when a listener of its ended; empty while all live. One that cannot accept (no file
+// descriptor is free) never does again in gRPC 1.51, and its log is the only one to tell.
+std::string ListenerFault();
+
 void Log(LogLevel level, absl::string_view message, const std::vector<LogField>& fields = {});
 
 // A bucket of tokens, refilled at rate a second up to one second's worth.

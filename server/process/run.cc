@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -82,6 +83,15 @@ void EndProcessIn(absl::Duration limit) {
   }).detach();
 }
 
+// A connection takes a file descriptor, and the soft limit is a shell's default rather than the operator's
+// word.
+void RaiseFileLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int Serve(const ServerOptions& options) {
   auto started = Server::Start(options);
   if (!started.ok()) return Refuse(started.status(), kExitFault);
@@ -102,7 +112,7 @@ int Serve(const ServerOptions& options) {
   absl::Status fault;
   const int signal = AwaitEnd(server.get(), &fault);
   if (signal == 0) {
-    Log(LogLevel::kError, "a device has failed; draining", {{"fault", std::string(fault.message())}});
+    Log(LogLevel::kError, "a fault; draining", {{"fault", std::string(fault.message())}});
   } else {
     Log(LogLevel::kInfo, "draining", {{"signal", std::string(strsignal(signal))}});
   }
@@ -138,6 +148,7 @@ int RunMain(int argc, const char* const* argv) {
   const sigset_t signals = StopSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  RaiseFileLimit();
   return Serve(parsed.options);
 }
 

@@ -160,9 +160,9 @@ class GrpcServer final : public Server {
   }
 
   absl::Status Health() override {
-    absl::Status health = scheduler_->Health();
-    if (!health.ok()) SetServing(false);
-    return health;
+    absl::Status fault = Fault();
+    if (!fault.ok()) SetServing(false);
+    return fault;
   }
 
   bool Drain(absl::Duration delay) override {
@@ -308,9 +308,16 @@ class GrpcServer final : public Server {
     return absl::OkStatus();
   }
 
+  // OK while devices and listeners are sound.
+  absl::Status Fault() const {
+    const std::string listener = ListenerFault();
+    if (listener.empty()) return scheduler_->Health();
+    return absl::UnavailableError(absl::StrCat("no connection can be accepted any more: ", listener));
+  }
+
   std::string Unready() const {
-    const absl::Status health = scheduler_->Health();
-    if (!health.ok()) return std::string(health.message());
+    const absl::Status fault = Fault();
+    if (!fault.ok()) return std::string(fault.message());
     return serving_ ? "" : "draining";
   }
 

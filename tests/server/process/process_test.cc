@@ -1,9 +1,13 @@
 // The binary itself: exit codes, the lines that operators read, signals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -77,6 +81,34 @@ TEST(Process, TermAndIntEndWell) {
     EXPECT_EQ(server.WaitForExit(absl::Seconds(20)), 0);
     EXPECT_THAT(server.Log(), HasSubstr("all_answered=true"));
   }
+}
+
+// gRPC's listener does not survive it, so the process must not go on as if it did.
+TEST(Process, WithoutFileDescriptorsItEndsAndSaysSo) {
+  const std::string folder = ::testing::TempDir();
+  const std::string ports = folder + "/attend-process-test-" + std::to_string(getpid());
+  ChildProcess process({"/bin/sh", "-c", "ulimit -n 100 && exec \"$0\" \"$@\"", std::getenv("ATTEND_SERVER"),
+                        "--device=null", "--address=127.0.0.1:0", "--metrics-address=off",
+                        "--port-file=" + ports});
+  int port = 0;
+  const absl::Time until = absl::Now() + absl::Seconds(20);
+  while (!(std::ifstream(ports) >> port) && absl::Now() < until) absl::SleepFor(absl::Milliseconds(10));
+  unlink(ports.c_str());
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::vector<int> connections;
+  for (int i = 0; i < 200; ++i) {
+    connections.push_back(socket(AF_INET, SOCK_STREAM, 0));
+    if (connect(connections.back(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) break;
+  }
+  while (process.Output().find("a fault; draining") == std::string::npos && absl::Now() < until) {
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  for (const int connection : connections) close(connection);
+  EXPECT_EQ(process.Wait(absl::Seconds(60)), 1);
+  EXPECT_THAT(process.Output(), HasSubstr("Too many open files"));
 }
 
 TEST(Process, ASecondSignalCutsTheDrainShort) {
