@@ -137,6 +137,17 @@ TEST(Limits, TheWorkspaceOfTheCpuIsBounded) {
             4 * kMiB);
 }
 
+// So that clients spread anew over the replicas there are.
+TEST(Limits, AConnectionIsAskedToGoAtItsAge) {
+  ServerOptions options = TestOptions();
+  const auto lasting = StartServer(options);
+  options.connection_age_max = absl::Milliseconds(100);
+  const auto ending = StartServer(options);
+  RawCaller stays(lasting->grpc_port()), goes(ending->grpc_port());
+  EXPECT_EQ(goes.ReadToEnd(5000), 0);
+  EXPECT_EQ(stays.ReadToEnd(500), -1);
+}
+
 TEST(Limits, VanishedCallersLeaveNothing) {
   const auto server = StartServer(TestOptions());
   const std::string message = MakeRequest(4, 16, 16, 64).SerializeAsString();
