@@ -169,7 +169,7 @@ TEST_F(Batching, SmallRequestsLeaveMemoryFlat) {
   ASSERT_TRUE(server.running()) << server.Log();
   const auto run = [&](int64_t count) {
     std::vector<std::unique_ptr<ChildProcess>> clients;
-    for (int c = 0; c < 4; ++c) clients.push_back(StartClient(server, "small", c, count / 4, 16));
+    for (int c = 0; c < 4; ++c) clients.push_back(StartClient(server, "small", c, count / 4, 32));
     for (auto& client : clients) ASSERT_TRUE(client->Wait(absl::Hours(1)).has_value());
     EXPECT_EQ(Counts(clients)["OK"], count / 4 * 4);
   };
