@@ -18,6 +18,8 @@ namespace {
 constexpr absl::Duration kRetryDelay = absl::Milliseconds(50);
 // What one thread copies at a time of a large request: large enough that taking it costs nothing.
 constexpr int64_t kPieceBytes = int64_t{4} << 20;
+// A batch of so many requests is answered by several threads: to wake one costs about what an answer does.
+constexpr int64_t kSharedBatch = 4;
 constexpr char kPushbackKey[] = "grpc-retry-pushback-ms";
 
 // A metadata value; empty where there is none.
@@ -248,6 +250,15 @@ absl::Status AttendCall::Prepare(Arrival* arrival) {
 void AttendCall::OnJobDone(std::unique_ptr<Job> job, const absl::Status& status) {
   Move(Phase::kRunning, Phase::kReplying);  // nobody else moves a running call
   job_ = std::move(job);
+  // One thread ends a device's batches; the answers of a large one would hold up the next.
+  if (job_->report.batch_requests >= kSharedBatch) {
+    services_.wire_threads->Post([this, status] { Reply(status); });
+  } else {
+    Reply(status);
+  }
+}
+
+void AttendCall::Reply(const absl::Status& status) {
   job_->inputs = HostBlock();
   if (!status.ok()) {
     Fail(status);

@@ -82,6 +82,8 @@ class AttendCall final : public GenericCall::Handler,
   static void CopyPieces(const std::shared_ptr<Arrival>& arrival);
   void EndArrival(Arrival* arrival, absl::Status status);
   void OnJobDone(std::unique_ptr<Job> job, const absl::Status& status);
+  // The job is back: answers the caller.
+  void Reply(const absl::Status& status);
   // Moves from one phase to the next; false where another was quicker.
   bool Move(Phase from, Phase to);
   // Ends the call. The caller has moved it to kReplying.

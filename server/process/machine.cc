@@ -1,9 +1,11 @@
 #include "server/process/machine.h"
 
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
 
 namespace attend::server {
 
@@ -15,6 +17,17 @@ int64_t MemoryBytes() {
     if (std::ifstream(path) >> limit && limit > 0) return std::min(machine, limit);
   }
   return machine;
+}
+
+void KeepFreedMemory(int64_t bytes) {
+#ifdef __GLIBC__
+  mallopt(M_TRIM_THRESHOLD, static_cast<int>(std::min<int64_t>(bytes, std::numeric_limits<int>::max())));
+  // To set one threshold ends glibc's own adjustment of the other: to where it would have ended up, its
+  // largest. Blocks above it are mapped and unmapped one by one.
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+#else
+  (void)bytes;
+#endif
 }
 
 }  // namespace attend::server

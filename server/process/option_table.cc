@@ -63,6 +63,9 @@ constexpr OptionRow kTable[] = {
     {"wire-bytes-max", "Bounds", K::kBytes, &O::wire_bytes_max, 0, nullptr,
      "memory of connections and of messages on their way, whatever they announced; above it gRPC closes idle "
      "connections and ends calls whose message is incomplete; 0: receive-bytes-max, a quarter and 64 MiB"},
+    {"receive-keep-bytes", "Bounds", K::kBytes, &O::receive_keep_bytes, 0, nullptr,
+     "freed memory of messages that each gRPC thread keeps for the next; 0: half of its share of "
+     "receive-bytes-max, at most 64MiB"},
     {"unannounced-request-bytes", "Bounds", K::kBytes, &O::unannounced_request_bytes, 1024, nullptr,
      "size assumed of a request without attend-request-bytes metadata until it has arrived"},
     {"host-bytes-max", "Bounds", K::kBytes, &O::host_bytes_max, 0, nullptr,

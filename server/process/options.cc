@@ -224,6 +224,8 @@ absl::Status ResolveOptions(ServerOptions* options) {
   if (!secure.ok()) return secure;
   constexpr int64_t kMessageMax = std::numeric_limits<int32_t>::max();
   constexpr int64_t kPoolLeast = int64_t{64} << 20;
+  constexpr int64_t kKeepLeast = int64_t{128} << 10;  // glibc's own
+  constexpr int64_t kKeepMost = int64_t{64} << 20;    // more than a thread's heap holds has no effect
   const int64_t memory = MemoryBytes();
   if (options->host_bytes_max == 0) options->host_bytes_max = std::max(kPoolLeast, memory / 4 >> 20 << 20);
   if (options->receive_bytes_max == 0)
@@ -234,6 +236,10 @@ absl::Status ResolveOptions(ServerOptions* options) {
   if (options->queue_bytes_max == 0) options->queue_bytes_max = options->host_bytes_max;
   if (options->grpc_threads == 0) options->grpc_threads = std::clamp<int64_t>(cpu::UsableCpus() / 2, 2, 16);
   if (options->wire_threads == 0) options->wire_threads = std::clamp<int64_t>(cpu::UsableCpus() / 2, 1, 8);
+  if (options->receive_keep_bytes == 0) {
+    options->receive_keep_bytes =
+        std::clamp(options->receive_bytes_max / (2 * options->grpc_threads), kKeepLeast, kKeepMost);
+  }
   if (options->cpu_threads == 0) options->cpu_threads = cpu::UsableCpus();
 
   options->request_bytes_max = std::min(options->request_bytes_max, kMessageMax);

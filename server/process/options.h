@@ -50,6 +50,7 @@ struct ServerOptions {
   int64_t response_bytes_max = int64_t{1} << 30;
   int64_t receive_bytes_max = 0;
   int64_t wire_bytes_max = 0;
+  int64_t receive_keep_bytes = 0;
   int64_t unannounced_request_bytes = int64_t{4} << 20;
   int64_t host_bytes_max = 0;
   int64_t calls_max = 16384;
@@ -58,7 +59,7 @@ struct ServerOptions {
   int64_t weight_rows_max = 65536;
   int64_t grpc_threads = 0;
   int64_t wire_threads = 0;
-  int64_t wire_inline_bytes = int64_t{256} << 10;
+  int64_t wire_inline_bytes = int64_t{512} << 10;
 
   int64_t queue_requests_max = 4096;
   int64_t queue_bytes_max = 0;

@@ -20,6 +20,7 @@
 #include "attend_version.h"
 #include "server/process/credentials.h"
 #include "server/process/log.h"
+#include "server/process/machine.h"
 #include "server/process/options.h"
 #include "server/process/server.h"
 
@@ -93,6 +94,7 @@ void RaiseFileLimit() {
 }
 
 int Serve(const ServerOptions& options) {
+  KeepFreedMemory(options.receive_keep_bytes);
   auto started = Server::Start(options);
   if (!started.ok()) return Refuse(started.status(), kExitFault);
   const std::unique_ptr<Server> server = *std::move(started);

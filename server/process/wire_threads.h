@@ -1,4 +1,4 @@
-// Threads for work that would hold up gRPC's own: copying large tensors off the wire.
+// Threads for work that would hold up others: copying large tensors off the wire, answers of a batch.
 #ifndef ATTEND_SERVER_PROCESS_WIRE_THREADS_H_
 #define ATTEND_SERVER_PROCESS_WIRE_THREADS_H_
 
@@ -13,8 +13,8 @@
 
 namespace attend::server {
 
-// Thread-safe. What waits is bounded by the calls in flight, each of which posts itself and at most a helper
-// for each thread.
+// Thread-safe. What waits is bounded by the calls in flight, each of which posts itself, a helper for each
+// thread, and its answer.
 class WireThreads {
  public:
   explicit WireThreads(int64_t threads);

@@ -100,5 +100,28 @@ TEST(Leaks, SmallRequestsLeaveResidentMemoryFlat) {
   EXPECT_EQ(WaitUntilIdle(server.metrics_port()), "");
 }
 
+// Page faults of a server for each of some requests of 12 MiB, once it has answered a few.
+int64_t FaultsPerRequest(const std::string& flag) {
+  constexpr int kRequests = 12;
+  ServerProcess server({flag});
+  if (!server.running()) return -1;
+  const auto channel = server.Connect();
+  const std::string request = SimpleRequest(8, 4096).SerializeAsString();
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(Call(channel, request).status.ok());
+  const int64_t before = server.PageFaults();
+  for (int i = 0; i < kRequests; ++i) EXPECT_TRUE(Call(channel, request).status.ok());
+  return before < 0 ? -1 : (server.PageFaults() - before) / kRequests;
+}
+
+TEST(Leaks, MemoryOfMessagesIsKeptForTheNext) {
+  const int64_t given_back = FaultsPerRequest("--receive-keep-bytes=128KiB");
+  const int64_t kept = FaultsPerRequest("--receive-keep-bytes=64MiB");
+  if (given_back < 0) GTEST_SKIP() << "ATTEND-SKIPPED: the system counts no page faults";
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ATTEND-SKIPPED: a sanitizer's heap keeps what is freed in its own way";
+#endif
+  EXPECT_LT(kept, given_back / 2) << "of 3072 pages";
+}
+
 }  // namespace
 }  // namespace attend::integration

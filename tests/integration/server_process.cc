@@ -6,8 +6,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/support/channel_arguments.h"
@@ -76,6 +80,15 @@ int64_t ServerProcess::ResidentBytes() const {
   int64_t pages = 0, resident = 0;
   std::ifstream(absl::StrCat("/proc/", process_->pid(), "/statm")) >> pages >> resident;
   return resident * sysconf(_SC_PAGESIZE);
+}
+
+int64_t ServerProcess::PageFaults() const {
+  std::ifstream file(absl::StrCat("/proc/", process_->pid(), "/stat"));
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  // The program's name, in parentheses, is the second field; minor faults are the tenth.
+  const std::vector<std::string> fields = absl::StrSplit(text.substr(text.rfind(')') + 1), ' ');
+  int64_t faults = -1;
+  return fields.size() > 8 && absl::SimpleAtoi(fields[8], &faults) ? faults : -1;
 }
 
 void ServerProcess::Signal(int signal) {

@@ -35,6 +35,8 @@ class ServerProcess {
   std::string Log() const;  // what it wrote to stdout and stderr so far
   // Of its memory, now. 0 where it is built with sanitizers, which keep what is freed.
   int64_t ResidentBytes() const;
+  // Pages that it had to be given so far; negative where the system does not say.
+  int64_t PageFaults() const;
   void Signal(int signal);
   // Waits for its end: its exit code, 128 + n where signal n ended it, or -1 where it still runs.
   int WaitForExit(absl::Duration limit = absl::Seconds(60));

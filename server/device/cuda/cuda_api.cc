@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/cuda_attention.h"
+#include "server/device/cuda/transfers.h"
 
 namespace attend::server {
 namespace {
@@ -102,41 +103,32 @@ class RuntimeApi final : public CudaApi {
   }
   void DestroyEvent(Event event) override { cudaEventDestroy(AsEvent(event)); }
 
-  absl::Status CopyIn(void* device, const void* host, int64_t bytes, Stream stream) override {
+  absl::Status CopyIn(std::span<const Transfer> transfers, Stream stream) override {
     ATTEND_RETURN_IF_CUDA_ERROR(Select());
-    return ToStatus(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, AsStream(stream)),
-                    "copy in");
+    return ToStatus(EnqueueTransfers(transfers, AsStream(stream)), "copy in");
   }
-  absl::Status CopyOut(void* host, const void* device, int64_t bytes, Stream stream) override {
+  absl::Status CopyOut(std::span<const Transfer> transfers, Stream stream) override {
     ATTEND_RETURN_IF_CUDA_ERROR(Select());
-    return ToStatus(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, AsStream(stream)),
-                    "copy out");
+    return ToStatus(EnqueueTransfers(transfers, AsStream(stream)), "copy out");
   }
   absl::Status Record(Event event, Stream stream) override {
     ATTEND_RETURN_IF_CUDA_ERROR(Select());
     return ToStatus(cudaEventRecord(AsEvent(event), AsStream(stream)), "cudaEventRecord");
   }
-  absl::Status WaitFor(Stream stream, Event event) override {
+  absl::StatusOr<bool> Passed(Event event) override {
+    const cudaError_t error = cudaEventQuery(AsEvent(event));
+    if (error == cudaErrorNotReady) return false;
+    ATTEND_RETURN_IF_CUDA_ERROR(error);
+    return true;
+  }
+  absl::Status AwaitStream(Stream stream) override {
     ATTEND_RETURN_IF_CUDA_ERROR(Select());
-    return ToStatus(cudaStreamWaitEvent(AsStream(stream), AsEvent(event), 0), "cudaStreamWaitEvent");
+    return ToStatus(cudaStreamSynchronize(AsStream(stream)), "cudaStreamSynchronize");
   }
   absl::StatusOr<int64_t> ElapsedNs(Event begin, Event end) override {
     float ms = 0;
     ATTEND_RETURN_IF_CUDA_ERROR(cudaEventElapsedTime(&ms, AsEvent(begin), AsEvent(end)));
     return static_cast<int64_t>(ms * 1e6f);
-  }
-  absl::Status Notify(Stream stream, void (*fn)(void*), void* argument) override {
-    ATTEND_RETURN_IF_CUDA_ERROR(Select());
-    return ToStatus(cudaLaunchHostFunc(AsStream(stream), fn, argument), "cudaLaunchHostFunc");
-  }
-  absl::Status StreamStatus(Stream stream) override {
-    ATTEND_RETURN_IF_CUDA_ERROR(Select());
-    return ToStatus(cudaStreamSynchronize(AsStream(stream)), "the launch");
-  }
-  absl::Status PeekStream(Stream stream) override {
-    ATTEND_RETURN_IF_CUDA_ERROR(Select());
-    const cudaError_t error = cudaStreamQuery(AsStream(stream));
-    return error == cudaErrorNotReady ? absl::OkStatus() : ToStatus(error, "the stream");
   }
 
   absl::Status CheckLaunchSupported(const Launch& launch) const override {

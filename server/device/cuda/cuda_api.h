@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,13 @@ class CudaApi {
     int multiprocessors = 0;
   };
 
+  // One of the two lies in device memory, the other in pinned host memory. They do not overlap.
+  struct Transfer {
+    void* to = nullptr;
+    const void* from = nullptr;
+    int64_t bytes = 0;
+  };
+
   virtual ~CudaApi() = default;
   virtual const Properties& properties() const = 0;
 
@@ -51,19 +59,16 @@ class CudaApi {
   virtual absl::StatusOr<Event> CreateEvent() = 0;
   virtual void DestroyEvent(Event event) = 0;
 
-  virtual absl::Status CopyIn(void* device, const void* host, int64_t bytes, Stream stream) = 0;
-  virtual absl::Status CopyOut(void* host, const void* device, int64_t bytes, Stream stream) = 0;
+  // Copies of a batch, as few operations of the driver as do it. The list may be freed on return.
+  virtual absl::Status CopyIn(std::span<const Transfer> transfers, Stream stream) = 0;
+  virtual absl::Status CopyOut(std::span<const Transfer> transfers, Stream stream) = 0;
   virtual absl::Status Record(Event event, Stream stream) = 0;
-  virtual absl::Status WaitFor(Stream stream, Event event) = 0;
+  // Whether a recorded event has passed, without waiting; the sticky fault that keeps it from passing.
+  virtual absl::StatusOr<bool> Passed(Event event) = 0;
+  // Blocks until the stream has passed all that was enqueued; the sticky fault that it met.
+  virtual absl::Status AwaitStream(Stream stream) = 0;
   // Nanoseconds between two events that have passed.
   virtual absl::StatusOr<int64_t> ElapsedNs(Event begin, Event end) = 0;
-  // Calls fn(argument) on a thread of the runtime when the stream gets there; fn makes no CUDA call.
-  virtual absl::Status Notify(Stream stream, void (*fn)(void*), void* argument) = 0;
-  // The fault that the stream met, once it has passed; OK where it met none.
-  virtual absl::Status StreamStatus(Stream stream) = 0;
-
-  // The sticky fault that the stream met so far, without waiting; OK where it met none yet.
-  virtual absl::Status PeekStream(Stream stream) = 0;
 
   virtual absl::Status CheckLaunchSupported(const Launch& launch) const = 0;
   virtual int64_t WorkspaceBytes(const Launch& launch) const = 0;

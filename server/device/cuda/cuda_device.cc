@@ -1,7 +1,8 @@
 #include "server/device/cuda/cuda_device.h"
 
+#include <sys/prctl.h>
+
 #include <algorithm>
-#include <atomic>
 #include <deque>
 #include <thread>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "server/device/call_cost.h"
 #include "server/device/cuda/batch_plan.h"
 #include "server/device/cuda/cuda_region.h"
@@ -20,7 +22,10 @@ namespace attend::server {
 namespace {
 
 constexpr absl::Duration kRetry = absl::Milliseconds(50);
-constexpr absl::Duration kFaultCheck = absl::Milliseconds(200);
+// How the completion thread asks: at once while the newest batch is younger than this, then less and less.
+constexpr absl::Duration kYoung = absl::Microseconds(100);
+constexpr int64_t kAgeShare = 8;
+constexpr absl::Duration kPauseMax = absl::Milliseconds(1);
 // Copies: about what the first byte waits, and half of what PCIe carries.
 constexpr absl::Duration kCopyLatency = absl::Microseconds(20);
 constexpr int64_t kPcieBytesPerNs = 20;
@@ -42,22 +47,18 @@ class CudaSlot final : public DeviceSlot {
   void Run(std::span<const BatchItem> batch, Done done) override;
 
   // Called by the device with no lock held: begins a batch that has its memory; ends one that the stream
-  // has passed.
+  // has passed, or never will.
   void Begin();
-  void End();
-  // The fault that the stream met so far, without waiting.
-  absl::Status Peek();
+  void End(const absl::Status& passed);
+  // Whether the stream has passed the batch; the fault that keeps it from doing so.
+  absl::StatusOr<bool> Passed();
   int64_t device_bytes() const { return plan_.bytes + workspace_bytes_; }
   int64_t pinned_bytes() const { return pinned_bytes_; }
   void Fail(const absl::Status& status);
 
   // Of the batch in flight; the device takes and gives them back.
   HostBlock device_block, pinned_block;
-  // All copies and kernels of the batch in flight are enqueued, so that a fault of the stream ends it.
-  std::atomic<bool> enqueued_all{false};
-  // Noted as passed, and what kept the stream from saying so itself; under the device's lock.
-  bool passed = false;
-  absl::Status notify_status;
+  absl::Time begun;
 
  private:
   absl::Status EnqueueAll();
@@ -76,6 +77,7 @@ class CudaSlot final : public DeviceSlot {
   std::vector<std::vector<Problem>> parts_;
   int64_t workspace_bytes_ = 0, pinned_bytes_ = 0;
   absl::Status enqueued_;
+  absl::Status recorded_;  // of the last event: not OK, and it says nothing
 };
 
 class CudaDevice final : public Device {
@@ -100,8 +102,8 @@ class CudaDevice final : public Device {
 
   // Begins the slot's batch now, or when there is room for it.
   void Place(CudaSlot* slot);
-  // The slot's stream has passed its batch, or never will. Called by the CUDA runtime: only takes note.
-  void Passed(CudaSlot* slot, const absl::Status& status);
+  // All of the slot's batch is enqueued: its end is looked for.
+  void Watch(CudaSlot* slot);
   void Release(CudaSlot* slot);
   void ReportFault(const absl::Status& fault);
 
@@ -109,10 +111,8 @@ class CudaDevice final : public Device {
   // Takes memory for the slot's batch; false where there is no room now.
   bool TryPlace(CudaSlot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CompletionLoop();
-  // Once per batch, whoever saw it first.
-  void NotePassed(CudaSlot* slot, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Batches in flight whose stream met a fault count as passed.
-  void FindFaults() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What is in flight, the oldest first; waits until something is. Empty when the device closes.
+  std::vector<CudaSlot*> AwaitWatched();
 
   const std::shared_ptr<CudaApi> api_;
   const CudaDeviceOptions options_;
@@ -123,7 +123,7 @@ class CudaDevice final : public Device {
   // At most one entry a slot in each.
   std::deque<CudaSlot*> waiting_ ABSL_GUARDED_BY(mutex_);     // for memory
   std::vector<CudaSlot*> in_flight_ ABSL_GUARDED_BY(mutex_);  // begun
-  std::deque<CudaSlot*> passed_ ABSL_GUARDED_BY(mutex_);      // by the stream, not yet ended
+  std::vector<CudaSlot*> watched_ ABSL_GUARDED_BY(mutex_);    // enqueued whole, the oldest first
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status health_ ABSL_GUARDED_BY(mutex_);
   std::thread completion_;
@@ -133,11 +133,11 @@ class CudaDevice final : public Device {
 
 CudaSlot::~CudaSlot() {
   CudaApi& api = device_->api();
+  if (normal_ != nullptr) api.DestroyStream(normal_);
+  if (urgent_ != nullptr) api.DestroyStream(urgent_);
   for (CudaApi::Event event : events_) {
     if (event != nullptr) api.DestroyEvent(event);
   }
-  if (normal_ != nullptr) api.DestroyStream(normal_);
-  if (urgent_ != nullptr) api.DestroyStream(urgent_);
 }
 
 absl::Status CudaSlot::Open() {
@@ -188,33 +188,28 @@ void CudaSlot::Run(std::span<const BatchItem> batch, Done done) {
 }
 
 void CudaSlot::Begin() {
+  begun = absl::Now();
   enqueued_ = EnqueueAll();
-  enqueued_all = true;
   // Whatever was enqueued has to pass before the memory is free.
-  const absl::Status notified = device_->api().Notify(
-      stream_,
-      [](void* slot) {
-        auto* self = static_cast<CudaSlot*>(slot);
-        self->device_->Passed(self, absl::OkStatus());
-      },
-      this);
-  if (!notified.ok()) device_->Passed(this, notified);
+  recorded_ = device_->api().Record(events_[3], stream_);
+  device_->Watch(this);
 }
 
 absl::Status CudaSlot::EnqueueAll() {
   CudaApi& api = device_->api();
   std::byte* base = device_block.data();
+  std::vector<CudaApi::Transfer> transfers;
+  for (const CopyRange& copy : plan_.in)
+    transfers.push_back({base + copy.device_offset, copy.host, copy.bytes});
   if (auto s = api.Record(events_[0], stream_); !s.ok()) return s;
-  for (const CopyRange& copy : plan_.in) {
-    if (auto s = api.CopyIn(base + copy.device_offset, copy.host, copy.bytes, stream_); !s.ok()) return s;
-  }
+  if (auto s = api.CopyIn(transfers, stream_); !s.ok()) return s;
   if (auto s = api.Record(events_[1], stream_); !s.ok()) return s;
   if (auto s = EnqueueParts(base); !s.ok()) return s;
   if (auto s = api.Record(events_[2], stream_); !s.ok()) return s;
-  for (const CopyRange& copy : plan_.out) {
-    if (auto s = api.CopyOut(copy.host, base + copy.device_offset, copy.bytes, stream_); !s.ok()) return s;
-  }
-  return api.Record(events_[3], stream_);
+  transfers.clear();
+  for (const CopyRange& copy : plan_.out)
+    transfers.push_back({copy.host, base + copy.device_offset, copy.bytes});
+  return api.CopyOut(transfers, stream_);
 }
 
 absl::Status CudaSlot::EnqueueParts(std::byte* base) {
@@ -241,11 +236,18 @@ absl::Status CudaSlot::EnqueueParts(std::byte* base) {
   return absl::OkStatus();
 }
 
-void CudaSlot::End() {
+absl::StatusOr<bool> CudaSlot::Passed() {
+  const absl::StatusOr<bool> passed = recorded_.ok() ? device_->api().Passed(events_[3]) : recorded_;
+  if (passed.ok() || IsStickyFault(passed.status())) return passed;
+  // The event says nothing, and as long as the GPU may write to the batch's memory nobody else may have it.
+  const absl::Status waited = device_->api().AwaitStream(stream_);
+  return waited.ok() ? passed : waited;
+}
+
+void CudaSlot::End(const absl::Status& passed) {
   CudaApi& api = device_->api();
-  absl::Status status = api.StreamStatus(stream_);
-  if (status.ok()) status = enqueued_;
-  if (status.ok()) status = notify_status;
+  // What went wrong first, but for a fault that ends the device.
+  const absl::Status status = enqueued_.ok() || IsStickyFault(passed) ? passed : enqueued_;
   BatchResult result;
   result.items.resize(batch_.size());
   if (status.ok()) {
@@ -255,6 +257,8 @@ void CudaSlot::End() {
     result.copy_in_ns = elapsed(0);
     result.kernel_ns = elapsed(1);
     result.copy_out_ns = elapsed(2);
+    for (const CopyRange& copy : plan_.in) result.copy_in_bytes += copy.bytes;
+    for (const CopyRange& copy : plan_.out) result.copy_out_bytes += copy.bytes;
   } else if (IsStickyFault(status)) {
     device_->ReportFault(status);
   }
@@ -264,14 +268,15 @@ void CudaSlot::End() {
     Launch launch = launch_;
     launch.problems = std::span(problems_).subspan(first, batch_[i].call->batch);
     first += batch_[i].call->batch;
-    if (status.ok()) result.items[i].work = CountWork(launch, api.FlashTile(launch));
+    if (!status.ok()) continue;
+    const TileShape tile = api.FlashTile(launch);
+    result.items[i].work = CountWork(launch, tile);
+    result.items[i].saved_bytes = SavedBytes(launch, result.items[i].work, tile);
   }
   device_->Release(this);
   // The slot may run again from inside done: nothing of it is touched after.
   std::exchange(done_, nullptr)(std::move(result));
 }
-
-absl::Status CudaSlot::Peek() { return device_->api().PeekStream(stream_); }
 
 void CudaSlot::Fail(const absl::Status& status) {
   BatchResult result;
@@ -372,8 +377,6 @@ bool CudaDevice::TryPlace(CudaSlot* slot) {
   if (!device.ok() || !pinned.ok()) return false;
   slot->device_block = *std::move(device);
   slot->pinned_block = *std::move(pinned);
-  slot->enqueued_all = false;
-  slot->passed = false;
   in_flight_.push_back(slot);
   return true;
 }
@@ -397,15 +400,9 @@ void CudaDevice::Place(CudaSlot* slot) {
   }
 }
 
-void CudaDevice::Passed(CudaSlot* slot, const absl::Status& status) {
+void CudaDevice::Watch(CudaSlot* slot) {
   absl::MutexLock lock(&mutex_);
-  NotePassed(slot, status);
-}
-
-void CudaDevice::NotePassed(CudaSlot* slot, const absl::Status& status) {
-  if (std::exchange(slot->passed, true)) return;
-  slot->notify_status = status;
-  passed_.push_back(slot);
+  watched_.push_back(slot);
 }
 
 void CudaDevice::Release(CudaSlot* slot) {
@@ -423,30 +420,36 @@ void CudaDevice::Release(CudaSlot* slot) {
   for (CudaSlot* next : begin) next->Begin();
 }
 
-void CudaDevice::CompletionLoop() {
-  while (true) {
-    CudaSlot* slot = nullptr;
-    {
-      absl::MutexLock lock(&mutex_);
-      const auto ready = [this]()
-                             ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return closing_ || !passed_.empty(); };
-      // After a sticky fault the runtime calls no notification any more: look for one now and then.
-      if (!mutex_.AwaitWithTimeout(absl::Condition(&ready), kFaultCheck)) {
-        FindFaults();
-        continue;
-      }
-      if (passed_.empty()) return;
-      slot = passed_.front();
-      passed_.pop_front();
-    }
-    slot->End();
-  }
+std::vector<CudaSlot*> CudaDevice::AwaitWatched() {
+  absl::MutexLock lock(&mutex_);
+  const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return closing_ || !watched_.empty(); };
+  mutex_.Await(absl::Condition(&ready));
+  return watched_;
 }
 
-void CudaDevice::FindFaults() {
-  for (CudaSlot* slot : in_flight_) {
-    if (!slot->enqueued_all) continue;
-    if (absl::Status status = slot->Peek(); !status.ok()) NotePassed(slot, status);
+void CudaDevice::CompletionLoop() {
+  prctl(PR_SET_TIMERSLACK, 1000);  // in nanoseconds: the usual 50 us would double a short sleep
+  while (true) {
+    const std::vector<CudaSlot*> watched = AwaitWatched();
+    if (watched.empty()) return;
+    bool ended = false;
+    for (CudaSlot* slot : watched) {
+      const absl::StatusOr<bool> passed = slot->Passed();
+      if (passed.ok() && !*passed) continue;
+      {
+        absl::MutexLock lock(&mutex_);
+        std::erase(watched_, slot);
+      }
+      slot->End(passed.status());
+      ended = true;
+    }
+    if (ended) continue;
+    const absl::Duration age = absl::Now() - watched.back()->begun;
+    if (age < kYoung) {
+      std::this_thread::yield();
+    } else {
+      absl::SleepFor(std::min(age / kAgeShare, kPauseMax));
+    }
   }
 }
 

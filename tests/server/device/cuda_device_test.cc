@@ -6,6 +6,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/device/cuda/batch_plan.h"
 #include "tests/server/device/call_fixture.h"
@@ -66,8 +67,29 @@ TEST_F(CudaDeviceTest, ComputesUnequalCallsInOneBatch) {
   EXPECT_EQ(api_->launches(), 1);
   EXPECT_EQ(api_->copies_in(), 3);
   EXPECT_GT(flight.result.kernel_ns, 0);
+  EXPECT_GE(flight.result.copy_in_bytes, 3 * (a.call().q_bytes() + b.call().q_bytes() + c.call().q_bytes()));
+  EXPECT_GE(flight.result.copy_out_bytes, a.call().out_bytes() + b.call().out_bytes() + c.call().out_bytes());
   // 2 * pairs * (D + Dv), causal: 20 * 21 / 2 pairs, 2 heads, 2 sequences.
   EXPECT_EQ(flight.result.items[0].work.flops, 2 * 210 * 2 * 2 * 32);
+}
+
+TEST_F(CudaDeviceTest, ABatchTakesAsFewOperationsHoweverManyRequestsItHolds) {
+  Open();
+  std::vector<std::unique_ptr<TestCall>> calls;
+  for (uint32_t i = 0; i < 24; ++i) calls.push_back(std::make_unique<TestCall>(SmallCall(1, 3 + i), i));
+  const auto slot = device_->OpenSlot();
+  for (const size_t size : {1, 24}) {
+    Flight flight;
+    for (size_t i = 0; i < size; ++i) flight.items.push_back(calls[i]->item());
+    api_->TakeCounts();
+    flight.Run(*slot);
+    ASSERT_TRUE(flight.Wait());
+    EXPECT_THAT(api_->TakeCounts(),
+                testing::UnorderedElementsAre(testing::Pair("CopyIn", 1), testing::Pair("Enqueue", 1),
+                                              testing::Pair("CopyOut", 1), testing::Pair("Record", 4),
+                                              testing::Pair("Passed", 1), testing::Pair("ElapsedNs", 3)));
+    calls[size - 1]->ExpectRight();
+  }
 }
 
 TEST_F(CudaDeviceTest, ALongCallRunsAsSeveralLaunchesAndIsStillRight) {
@@ -162,8 +184,22 @@ TEST_P(CudaFaultTest, AStickyErrorEndsTheDevice) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Operations, CudaFaultTest,
-                         testing::Values("CopyIn", "CopyOut", "Enqueue", "Record", "Notify"),
+                         testing::Values("CopyIn", "CopyOut", "Enqueue", "Record", "Passed"),
                          [](const auto& info) { return std::string(info.param); });
+
+TEST_F(CudaDeviceTest, ABatchWhoseLastEventFailsEndsWithItsStream) {
+  Open();
+  const auto slot = device_->OpenSlot();
+  const TestCall a(SmallCall(1, 16));
+  api_->FailFrom("Record", 3, 1, absl::InternalError("refused"));  // the fourth is the last
+  Flight flight;
+  flight.items = {a.item()};
+  flight.Run(*slot);
+  ASSERT_TRUE(flight.Wait());
+  EXPECT_EQ(flight.result.items[0].status.code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE(device_->Health().ok());
+  a.ExpectRight();  // nothing writes to it any more
+}
 
 TEST_F(CudaDeviceTest, AFaultInsideARunningKernelEndsEveryBatchInFlight) {
   Open();
@@ -172,7 +208,7 @@ TEST_F(CudaDeviceTest, AFaultInsideARunningKernelEndsEveryBatchInFlight) {
   Flight f1, f2;
   f1.items = {a.item()};
   f2.items = {b.item()};
-  // As the runtime does: no notification comes after the fault.
+  // As the runtime does: no event passes after the fault.
   api_->BreakDevice(server::StickyFault("unspecified launch failure"));
   f1.Run(*s1);
   f2.Run(*s2);

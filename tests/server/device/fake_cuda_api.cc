@@ -14,6 +14,7 @@ namespace {
 
 struct FakeEvent {
   std::atomic<int64_t> passed_ns{0};
+  std::atomic<int> pending{0};  // recordings that the stream has not come to
 };
 
 // Writes what Reference computes where the problem says.
@@ -66,8 +67,12 @@ void FakeCudaApi::FailFrom(const std::string& operation, int nth, int times, abs
 }
 
 void FakeCudaApi::BreakDevice(absl::Status fault) {
-  absl::MutexLock lock(&mutex_);
-  fault_ = std::move(fault);
+  {
+    absl::MutexLock lock(&mutex_);
+    fault_ = std::move(fault);
+    broken_ = true;
+  }
+  AwaitStreams();  // a GPU that has met a fault touches no memory any more
 }
 
 int64_t FakeCudaApi::device_bytes_allocated() const {
@@ -87,20 +92,50 @@ int64_t FakeCudaApi::copies_in() const {
   return copies_in_;
 }
 
-absl::Status FakeCudaApi::Meet(const std::string& operation) {
+std::map<std::string, int> FakeCudaApi::TakeCounts() {
   absl::MutexLock lock(&mutex_);
-  const auto it = failures_.find(operation);
-  if (it == failures_.end()) return absl::OkStatus();
-  if (it->second.skip-- > 0) return absl::OkStatus();
-  if (it->second.times-- > 0) return it->second.status;
-  failures_.erase(it);
-  return absl::OkStatus();
+  std::map<std::string, int> counts = std::exchange(counts_, {});
+  // How often a thread asks is a matter of time.
+  if (counts.contains("Passed")) counts["Passed"] = 1;
+  return counts;
+}
+
+absl::Status FakeCudaApi::Meet(const std::string& operation) {
+  absl::Status met;
+  {
+    absl::MutexLock lock(&mutex_);
+    ++counts_[operation];
+    const auto it = failures_.find(operation);
+    if (it == failures_.end()) return absl::OkStatus();
+    if (it->second.skip-- > 0) return absl::OkStatus();
+    if (it->second.times-- <= 0) {
+      failures_.erase(it);
+      return absl::OkStatus();
+    }
+    met = it->second.status;
+  }
+  if (server::IsStickyFault(met)) BreakDevice(met);
+  return met;
 }
 
 void FakeCudaApi::Push(Stream stream, std::function<void()> work) {
   auto* s = static_cast<FakeStream*>(stream);
   absl::MutexLock lock(&s->mutex);
-  s->work.push_back(std::move(work));
+  s->work.push_back([this, work = std::move(work)] {
+    if (!broken_) work();
+  });
+}
+
+void FakeCudaApi::AwaitStreams() {
+  absl::MutexLock lock(&mutex_);
+  for (FakeStream* stream : streams_) {
+    absl::Notification passed;
+    {
+      absl::MutexLock stream_lock(&stream->mutex);
+      stream->work.push_back([&passed] { passed.Notify(); });
+    }
+    passed.WaitForNotification();
+  }
 }
 
 absl::StatusOr<void*> FakeCudaApi::AllocateDevice(int64_t bytes) {
@@ -129,11 +164,17 @@ absl::StatusOr<server::CudaApi::Stream> FakeCudaApi::CreateStream(Priority) {
   if (absl::Status s = Meet("CreateStream"); !s.ok()) return s;
   auto* stream = new FakeStream;
   stream->thread = std::thread([stream] { stream->Loop(); });
+  absl::MutexLock lock(&mutex_);
+  streams_.insert(stream);
   return static_cast<Stream>(stream);
 }
 
 void FakeCudaApi::DestroyStream(Stream stream) {
   auto* s = static_cast<FakeStream*>(stream);
+  {
+    absl::MutexLock lock(&mutex_);
+    streams_.erase(s);
+  }
   {
     absl::MutexLock lock(&s->mutex);
     s->stop = true;
@@ -147,57 +188,52 @@ absl::StatusOr<server::CudaApi::Event> FakeCudaApi::CreateEvent() {
 }
 void FakeCudaApi::DestroyEvent(Event event) { delete static_cast<FakeEvent*>(event); }
 
-absl::Status FakeCudaApi::CopyIn(void* device, const void* host, int64_t bytes, Stream stream) {
+absl::Status FakeCudaApi::CopyIn(std::span<const Transfer> transfers, Stream stream) {
   if (absl::Status s = Meet("CopyIn"); !s.ok()) return s;
   {
     absl::MutexLock lock(&mutex_);
-    ++copies_in_;
+    copies_in_ += static_cast<int64_t>(transfers.size());
   }
-  Push(stream, [=] { std::memcpy(device, host, bytes); });
+  for (const Transfer& t : transfers) Push(stream, [t] { std::memcpy(t.to, t.from, t.bytes); });
   return absl::OkStatus();
 }
 
-absl::Status FakeCudaApi::CopyOut(void* host, const void* device, int64_t bytes, Stream stream) {
+absl::Status FakeCudaApi::CopyOut(std::span<const Transfer> transfers, Stream stream) {
   if (absl::Status s = Meet("CopyOut"); !s.ok()) return s;
-  Push(stream, [=] { std::memcpy(host, device, bytes); });
+  for (const Transfer& t : transfers) Push(stream, [t] { std::memcpy(t.to, t.from, t.bytes); });
   return absl::OkStatus();
 }
 
 absl::Status FakeCudaApi::Record(Event event, Stream stream) {
   if (absl::Status s = Meet("Record"); !s.ok()) return s;
-  Push(stream, [event] { static_cast<FakeEvent*>(event)->passed_ns = absl::GetCurrentTimeNanos(); });
-  return absl::OkStatus();
-}
-
-absl::Status FakeCudaApi::WaitFor(Stream, Event) { return absl::UnimplementedError("not needed by tests"); }
-
-absl::StatusOr<int64_t> FakeCudaApi::ElapsedNs(Event begin, Event end) {
-  return static_cast<FakeEvent*>(end)->passed_ns - static_cast<FakeEvent*>(begin)->passed_ns;
-}
-
-absl::Status FakeCudaApi::Notify(Stream stream, void (*fn)(void*), void* argument) {
-  if (absl::Status s = Meet("Notify"); !s.ok()) return s;
-  Push(stream, [this, fn, argument] {
-    {
-      absl::MutexLock lock(&mutex_);
-      if (!fault_.ok()) return;
-    }
-    fn(argument);
+  auto* const recorded = static_cast<FakeEvent*>(event);
+  ++recorded->pending;
+  Push(stream, [recorded] {
+    recorded->passed_ns = absl::GetCurrentTimeNanos();
+    --recorded->pending;
   });
   return absl::OkStatus();
 }
 
-absl::Status FakeCudaApi::StreamStatus(Stream stream) {
-  if (absl::Status status = PeekStream(stream); !status.ok()) return status;
-  absl::Notification passed;
-  Push(stream, [&passed] { passed.Notify(); });
-  passed.WaitForNotification();
-  return PeekStream(stream);
+absl::StatusOr<bool> FakeCudaApi::Passed(Event event) {
+  if (absl::Status s = Meet("Passed"); !s.ok()) return s;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!fault_.ok()) return fault_;
+  }
+  return static_cast<FakeEvent*>(event)->pending == 0;
 }
 
-absl::Status FakeCudaApi::PeekStream(Stream) {
+absl::Status FakeCudaApi::AwaitStream(Stream) {
+  if (absl::Status s = Meet("AwaitStream"); !s.ok()) return s;
+  AwaitStreams();
   absl::MutexLock lock(&mutex_);
   return fault_;
+}
+
+absl::StatusOr<int64_t> FakeCudaApi::ElapsedNs(Event begin, Event end) {
+  if (absl::Status s = Meet("ElapsedNs"); !s.ok()) return s;
+  return static_cast<FakeEvent*>(end)->passed_ns - static_cast<FakeEvent*>(begin)->passed_ns;
 }
 
 int64_t FakeCudaApi::WorkspaceBytes(const Launch& launch) const {

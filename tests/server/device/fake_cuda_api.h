@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
 
@@ -26,16 +27,18 @@ class FakeCudaApi final : public server::CudaApi {
   ~FakeCudaApi() override;
 
   // The operation ("CopyIn", "Enqueue", "AllocateDevice", ...) fails so from its nth call on, n = 0 the
-  // next, for `times` calls.
+  // next, for `times` calls. A sticky fault breaks the device.
   void FailFrom(const std::string& operation, int nth, int times, absl::Status status);
   // What streams run waits while this is held.
   absl::Mutex& gate() { return gate_; }
-  // From now on no stream calls a notification, and StreamStatus and PeekStream answer with this fault.
+  // From now on streams run nothing: no event passes, and who asks for one is answered with this fault.
   void BreakDevice(absl::Status fault);
 
   int64_t device_bytes_allocated() const;
   int launches() const;
   int64_t copies_in() const;
+  // Operations since the last call, by name; of Passed only whether there was one.
+  std::map<std::string, int> TakeCounts();
 
   const Properties& properties() const override { return properties_; }
   absl::StatusOr<void*> AllocateDevice(int64_t bytes) override;
@@ -47,14 +50,12 @@ class FakeCudaApi final : public server::CudaApi {
   void DestroyStream(Stream stream) override;
   absl::StatusOr<Event> CreateEvent() override;
   void DestroyEvent(Event event) override;
-  absl::Status CopyIn(void* device, const void* host, int64_t bytes, Stream stream) override;
-  absl::Status CopyOut(void* host, const void* device, int64_t bytes, Stream stream) override;
+  absl::Status CopyIn(std::span<const Transfer> transfers, Stream stream) override;
+  absl::Status CopyOut(std::span<const Transfer> transfers, Stream stream) override;
   absl::Status Record(Event event, Stream stream) override;
-  absl::Status WaitFor(Stream stream, Event event) override;
+  absl::StatusOr<bool> Passed(Event event) override;
+  absl::Status AwaitStream(Stream stream) override;
   absl::StatusOr<int64_t> ElapsedNs(Event begin, Event end) override;
-  absl::Status Notify(Stream stream, void (*fn)(void*), void* argument) override;
-  absl::Status StreamStatus(Stream stream) override;
-  absl::Status PeekStream(Stream stream) override;
   absl::Status CheckLaunchSupported(const Launch& launch) const override { return CheckLaunch(launch); }
   int64_t WorkspaceBytes(const Launch& launch) const override;
   int64_t PinnedWorkspaceBytes(const Launch& launch) const override;
@@ -73,12 +74,17 @@ class FakeCudaApi final : public server::CudaApi {
   // OK, or the failure set for the operation.
   absl::Status Meet(const std::string& operation);
   void Push(Stream stream, std::function<void()> work);
+  // Waits until the streams have come to the end of what they were given.
+  void AwaitStreams();
 
   const Properties properties_;
   absl::Mutex gate_;
   mutable absl::Mutex mutex_;
   std::map<std::string, Failure> failures_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, int> counts_ ABSL_GUARDED_BY(mutex_);
   std::map<void*, int64_t> device_memory_ ABSL_GUARDED_BY(mutex_);
+  std::set<FakeStream*> streams_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> broken_{false};
   absl::Status fault_ ABSL_GUARDED_BY(mutex_);
   int launches_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t copies_in_ ABSL_GUARDED_BY(mutex_) = 0;
