@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -88,6 +89,45 @@ TEST(Options, WhatIsWrongIsRefused) {
   ServerOptions options;
   options.devices = "0,x";
   EXPECT_FALSE(ResolveOptions(&options).ok());
+}
+
+// What ResolveOptions says of these addresses; empty: they are served.
+std::string Refusal(const std::string& addresses, const std::function<void(ServerOptions*)>& adjust = {}) {
+  ServerOptions options;
+  options.address = addresses;
+  if (adjust) adjust(&options);
+  return std::string(ResolveOptions(&options).message());
+}
+
+TEST(Options, WhatOtherMachinesReachNeedsTlsOrAWord) {
+  for (const char* local :
+       {"127.0.0.1:0", "127.8.9.10:1", "[::1]:0", "localhost:0", "unix:/x", "unix:y,localhost:0"}) {
+    EXPECT_EQ(Refusal(local), "") << local;
+  }
+  const auto tls = [](ServerOptions* options) { options->tls_cert = options->tls_key = "x"; };
+  const auto insecure = [](ServerOptions* options) { options->insecure = true; };
+  const auto tokens = [](ServerOptions* options) { options->tokens_file = "x"; };
+  for (const char* open :
+       {"0.0.0.0:0", "[::]:0", ":0", "example.com:0", "127.evil.example:0", "unix:/x,10.0.0.1:0"}) {
+    EXPECT_THAT(Refusal(open), HasSubstr("--insecure")) << open;
+    EXPECT_THAT(Refusal(open, tokens), HasSubstr("tokens would travel there in plain text")) << open;
+    EXPECT_EQ(Refusal(open, tls), "") << open;
+    EXPECT_EQ(Refusal(open, insecure), "") << open;
+  }
+}
+
+TEST(Options, TlsOptionsGoTogether) {
+  const auto refusal = [](const std::function<void(ServerOptions*)>& adjust) {
+    return Refusal("127.0.0.1:0", adjust);
+  };
+  EXPECT_THAT(refusal([](ServerOptions* o) { o->tls_cert = "x"; }), HasSubstr("--tls-key"));
+  EXPECT_THAT(refusal([](ServerOptions* o) { o->tls_key = "x"; }), HasSubstr("--tls-cert"));
+  EXPECT_THAT(refusal([](ServerOptions* o) { o->tls_client_ca = "x"; }), HasSubstr("needs --tls-cert"));
+  EXPECT_THAT(refusal([](ServerOptions* o) {
+                o->tls_cert = o->tls_key = "x";
+                o->tls_require_client_cert = true;
+              }),
+              HasSubstr("needs --tls-client-ca"));
 }
 
 TEST(Options, ErrorsNameTheProgramAndTheOption) {
