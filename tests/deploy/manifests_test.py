@@ -4,6 +4,7 @@ there. The server takes the configuration and the arguments of every pod.
 
 Usage: manifests_test.py ATTEND_SERVER, with kubectl and kubernetes-validate on PATH"""
 
+import os
 import pathlib
 import re
 import shutil
@@ -23,8 +24,8 @@ def groups(path):
     return yaml.safe_load(path.read_text())["groups"]
 
 
-def run(*command):
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+def run(*command, env=None):
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, env=env)
     assert done.returncode == 0, f"{' '.join(map(str, command))}:\n{done.stdout}{done.stderr}"
     return done.stdout
 
@@ -33,7 +34,7 @@ def check_files_named():
     """Every file beside a kustomization is used by it."""
     for path in KUBERNETES.glob("**/kustomization.yaml"):
         named = yaml.safe_load(path.read_text())
-        files = {r for r in named["resources"] if not r.startswith("..")}
+        files = {r for r in named.get("resources", []) if not r.startswith("..")}
         files |= {p["path"] for p in named.get("patches", [])}
         files |= {f for g in named.get("configMapGenerator", []) for f in g["files"]}
         there = {p.name for p in path.parent.iterdir() if p.is_file()} - {path.name}
@@ -46,8 +47,8 @@ def seconds(text):
 
 
 class Rendered:
-    def __init__(self, overlay):
-        self.text = run("kubectl", "kustomize", KUBERNETES / "overlays" / overlay)
+    def __init__(self, folder):
+        self.text = run("kubectl", "kustomize", folder)
         self.objects = list(yaml.safe_load_all(self.text))
         self.deployment = self.one("Deployment")
         self.pod = self.deployment["spec"]["template"]
@@ -119,11 +120,44 @@ class Rendered:
             run("promtool", "check", "rules", folder / "rules.yml")
 
 
+def check_tls(server):
+    """An overlay with the component serves TLS with tokens, from the files of its secrets."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        here = os.path.relpath(KUBERNETES, folder.resolve())
+        (folder / "kustomization.yaml").write_text(yaml.safe_dump(
+            {"resources": [f"{here}/overlays/cpu"], "components": [f"{here}/components/tls"]}))
+        rendered = Rendered(folder)
+        rendered.check_schemas(folder)
+        assert {s["spec"]["ports"][0]["appProtocol"] for s in rendered.all("Service")} == {"https"}
+        (folder / "attend.toml").write_text(rendered.one("ConfigMap")["data"]["attend.toml"])
+        run("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+            "-subj", "/CN=attend", "-keyout", folder / "tls.key", "-out", folder / "tls.crt")
+        (folder / "tokens").write_text("alice alices-secret-0123456789\n")
+
+        def local(path):
+            """The file that lies where the pod has it mounted."""
+            mounts = {m["mountPath"] for m in rendered.container["volumeMounts"]}
+            assert os.path.dirname(path) in mounts, f"{path} lies in none of {sorted(mounts)}"
+            return str(folder / os.path.basename(path))
+
+        environment = {e["name"]: e["value"] for e in rendered.container["env"]}
+        environment = {k: local(v) if v.startswith("/") else v for k, v in environment.items()}
+        (config,) = [a for a in rendered.container["args"] if a.startswith("--config=")]
+        command = [server, "--config=" + local(config.removeprefix("--config="))]
+        run(*command, "--check-config", env={**os.environ, **environment})
+        printed = tomllib.loads(run(*command, "--print-config", env={**os.environ, **environment}))
+        assert (printed["insecure"], printed["tls_cert"]) == (False, str(folder / "tls.crt")), printed
+        (folder / "tls.key").write_text("")
+        failed = subprocess.run([*command, "--check-config"], env={**os.environ, **environment}, capture_output=True)
+        assert failed.returncode == 2
+
+
 def main():
     server = sys.argv[1]
     check_files_named()
     for overlay, device, gpus in (("gpu", "cuda", 1), ("cpu", "cpu", None)):
-        rendered = Rendered(overlay)
+        rendered = Rendered(KUBERNETES / "overlays" / overlay)
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             rendered.check_schemas(folder)
@@ -134,6 +168,7 @@ def main():
         assert f"--device={device}" in rendered.container["args"]
         assert rendered.container["resources"]["limits"].get("nvidia.com/gpu") == gpus
         print(f"{overlay}: {len(rendered.objects)} objects")
+    check_tls(server)
     return 0
 
 
