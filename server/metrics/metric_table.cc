@@ -25,6 +25,9 @@ constexpr MetricRow kTable[] = {
      "Time of one launch, observed once for all its requests"},
     {"attend_batch_requests", T::kHistogram, "", B::kPowersOfTwo, "Requests in one launch"},
     {"attend_batch_tokens", T::kHistogram, "", B::kPowersOfTwo, "Query tokens in one launch"},
+    {"attend_batch_limited_total", T::kCounter, "bound", B::kNone,
+     "Launches that a bound kept from taking more of what waited: requests, tokens, bytes, device_memory or "
+     "time"},
     {"attend_queue_depth", T::kGauge, "", B::kNone, "Requests that wait for a device"},
     {"attend_queue_bytes", T::kGauge, "", B::kNone, "Host bytes of requests that wait or run"},
     {"attend_inflight_requests", T::kGauge, "", B::kNone, "Calls in any stage"},

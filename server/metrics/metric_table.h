@@ -21,6 +21,7 @@ enum class MetricId {
   kKernelSeconds,
   kBatchRequests,
   kBatchTokens,
+  kBatchLimited,
   kQueueDepth,
   kQueueBytes,
   kInflightRequests,

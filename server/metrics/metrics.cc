@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <sstream>
@@ -50,8 +51,8 @@ constexpr const char* kKernelNames[] = {"naive", "online", "flash", "none"};
 constexpr size_t kKernels = std::size(kKernelNames);
 constexpr const char* kStageNames[] = {"receive", "queue", "copy_in", "kernel", "copy_out", "reply"};
 // Besides the scheduler's own.
-constexpr const char* kReasons[] = {"invalid_request", "incomplete", "unimplemented", "pool_full",
-                                    "receive_budget",  "calls_full",    "unauthenticated"};
+constexpr const char* kReasons[] = {"invalid_request", "incomplete", "unimplemented",  "pool_full",
+                                    "receive_budget",  "calls_full", "unauthenticated"};
 constexpr size_t kReasonsMax = 32;
 
 struct MethodNames {
@@ -88,6 +89,10 @@ class PrometheusMetrics final : public Metrics {
     for (const absl::string_view reason : kReasons) Rejected(reason);
     for (const absl::string_view reason : kDropReasons) {
       MakeCounters(MetricId::kDropped).Add({{"reason", std::string(reason)}});
+    }
+    for (size_t i = 0; i < std::size(kBatchLimits); ++i) {
+      batch_limited_[i] =
+          &MakeCounters(MetricId::kBatchLimited).Add({{"bound", std::string(kBatchLimits[i])}});
     }
     for (const char* stage : {"grant", "receive", "send"})
       MakeCounters(MetricId::kTimeouts).Add({{"stage", stage}});
@@ -153,6 +158,11 @@ class PrometheusMetrics final : public Metrics {
   void OnRejected(absl::string_view reason) override { Rejected(reason).Increment(); }
   void OnDropped(absl::string_view reason) override {
     MakeCounters(MetricId::kDropped).Add({{"reason", std::string(reason)}}).Increment();
+  }
+
+  void OnBatchLimited(absl::string_view limit) override {
+    const auto* const found = std::find(std::begin(kBatchLimits), std::end(kBatchLimits), limit);
+    batch_limited_[static_cast<size_t>(found - std::begin(kBatchLimits))]->Increment();
   }
 
   void OnBatch(const DeviceInfo& device, const Launch& launch, int64_t requests, int64_t tokens,
@@ -312,6 +322,7 @@ class PrometheusMetrics final : public Metrics {
   Gauge* queue_bytes_ = nullptr;
   Histogram* batch_requests_ = nullptr;
   Histogram* batch_tokens_ = nullptr;
+  std::array<Counter*, std::size(kBatchLimits)> batch_limited_{};
 };
 
 }  // namespace

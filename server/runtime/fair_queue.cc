@@ -124,7 +124,7 @@ Entry* FairQueue::FindLead(const BatchBounds& bounds) {
   return nullptr;
 }
 
-std::vector<Entry*> FairQueue::TakeBatch(const BatchBounds& bounds) {
+std::vector<Entry*> FairQueue::TakeBatch(const BatchBounds& bounds, absl::string_view* limit) {
   std::vector<Entry*> batch;
   Entry* const lead = FindLead(bounds);
   if (lead == nullptr) return batch;
@@ -150,6 +150,7 @@ std::vector<Entry*> FairQueue::TakeBatch(const BatchBounds& bounds) {
 
   int64_t tokens = 0, host_bytes = 0, device_bytes = 0;
   absl::Duration cost;
+  absl::string_view limited;
   Entry* next = lead;
   while (next != nullptr) {
     tokens += next->tokens;
@@ -159,7 +160,10 @@ std::vector<Entry*> FairQueue::TakeBatch(const BatchBounds& bounds) {
     Flow* const flow = next->flow;
     take(next);
     next = nullptr;
-    if (static_cast<int64_t>(batch.size()) >= bounds.requests) break;
+    if (static_cast<int64_t>(batch.size()) >= bounds.requests) {
+      if (groups_.contains(key)) limited = "requests";
+      break;
+    }
     if (batch.size() == 1) {
       // The lead's flow has moved: sort anew.
       if (!flow->groups.contains(key)) std::erase(heap, flow);
@@ -173,13 +177,21 @@ std::vector<Entry*> FairQueue::TakeBatch(const BatchBounds& bounds) {
       Flow* const candidate = heap.back();
       heap.pop_back();
       Entry* const entry = *candidate->groups.find(key)->second.begin();
-      const bool fits = tokens + entry->tokens <= bounds.tokens &&
-                        host_bytes + entry->host_bytes <= bounds.host_bytes &&
-                        device_bytes + entry->device_bytes[bounds.device] <= bounds.device_bytes &&
-                        cost + entry->cost <= bounds.cost;
-      if (fits) next = entry;  // a flow whose next does not fit waits for the next batch: no overtaking
+      // A flow whose next does not fit waits for the next batch: no overtaking.
+      if (tokens + entry->tokens > bounds.tokens) {
+        limited = "tokens";
+      } else if (host_bytes + entry->host_bytes > bounds.host_bytes) {
+        limited = "bytes";
+      } else if (device_bytes + entry->device_bytes[bounds.device] > bounds.device_bytes) {
+        limited = "device_memory";
+      } else if (cost + entry->cost > bounds.cost) {
+        limited = "time";
+      } else {
+        next = entry;
+      }
     }
   }
+  if (limit != nullptr && !limited.empty()) *limit = limited;
   for (Flow* flow : touched) Place(flow);
   Forget();
   return batch;

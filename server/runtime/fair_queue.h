@@ -23,6 +23,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "server/runtime/entry.h"
 
@@ -72,9 +73,10 @@ class FairQueue {
   void SetReady(Entry* entry);
 
   // Takes entries of one group, the lead first: that of the flow that is furthest behind and whose entry
-  // the device can take. Empty where none can go. A lead that lacks only device memory lets others pass
-  // kBypassMax times; then the device waits for it.
-  std::vector<Entry*> TakeBatch(const BatchBounds& bounds);
+  // the device can take. limit, where not null, gets the bound of kBatchLimits that kept another request out,
+  // and stays as it is where none did. Empty where none can go. A lead that lacks only device memory lets
+  // others pass kBypassMax times; then the device waits for it.
+  std::vector<Entry*> TakeBatch(const BatchBounds& bounds, absl::string_view* limit = nullptr);
 
   int64_t size() const { return size_; }
   absl::Duration cost() const { return cost_; }  // of all that waits

@@ -57,6 +57,11 @@ struct Caller {
   absl::Time deadline = absl::InfiniteFuture();
 };
 
+// What keeps a batch from taking more of what waits, as OnBatchLimited says it: batch-requests-max,
+// batch-tokens-max, batch-bytes-max, the device's free memory, and batch-time-max or the share of one of
+// several idle devices.
+inline constexpr absl::string_view kBatchLimits[] = {"requests", "tokens", "bytes", "device_memory", "time"};
+
 // What happens, for metrics and health. Implementations are thread-safe and quick, and do not call the
 // scheduler.
 class SchedulerObserver {
@@ -65,8 +70,9 @@ class SchedulerObserver {
   // After each change, in order (the scheduler's lock is held): requests admitted and not running, host
   // bytes of all admitted ones.
   virtual void OnQueue(int64_t requests, int64_t bytes) = 0;
-  virtual void OnRejected(absl::string_view reason) = 0;  // one of kRejectReasons
-  virtual void OnDropped(absl::string_view reason) = 0;   // one of kDropReasons, before or while it ran
+  virtual void OnRejected(absl::string_view reason) = 0;     // one of kRejectReasons
+  virtual void OnDropped(absl::string_view reason) = 0;      // one of kDropReasons, before or while it ran
+  virtual void OnBatchLimited(absl::string_view limit) = 0;  // one of kBatchLimits; the lock is held
   // A batch has run. launch has no problems: it says kernel, dtype and head_dims.
   virtual void OnBatch(const DeviceInfo& device, const Launch& launch, int64_t requests, int64_t tokens,
                        const BatchResult& result) = 0;

@@ -19,6 +19,7 @@ class NoObserver : public SchedulerObserver {
   void OnQueue(int64_t, int64_t) override {}
   void OnRejected(absl::string_view) override {}
   void OnDropped(absl::string_view) override {}
+  void OnBatchLimited(absl::string_view) override {}
   void OnBatch(const DeviceInfo&, const Launch&, int64_t, int64_t, const BatchResult&) override {}
   void OnDeviceFault(const DeviceInfo&, const absl::Status&) override {}
 };

@@ -51,7 +51,9 @@ SchedulerCore::Batch* SchedulerCore::FormBatch() {
     bounds.host_bytes = options_.batch_bytes_max;
     // Where several devices are idle, each takes its share of what waits.
     bounds.cost = std::min(options_.batch_time_max, queue_.cost() / std::max<int64_t>(idle, 1));
-    std::vector<Entry*> entries = queue_.TakeBatch(bounds);
+    absl::string_view limit;
+    std::vector<Entry*> entries = queue_.TakeBatch(bounds, &limit);
+    if (!limit.empty()) observer_->OnBatchLimited(limit);
     if (!entries.empty()) return StartBatch(d, std::move(entries));
   }
   return nullptr;

@@ -146,19 +146,28 @@ TEST_F(FairQueueTest, ABatchHoldsOneGroupOfAllCallers) {
 
 TEST_F(FairQueueTest, ABatchObeysEveryBound) {
   for (int i = 0; i < 10; ++i) Push("a", 5, absl::InfiniteFuture(), 7);
+  absl::string_view limit;
   BatchBounds bounds = Bounds(64);
   bounds.tokens = 35;
-  EXPECT_EQ(queue_.TakeBatch(bounds).size(), 3u);
+  EXPECT_EQ(queue_.TakeBatch(bounds, &limit).size(), 3u);
+  EXPECT_EQ(limit, "tokens");
   bounds = Bounds(64);
   bounds.host_bytes = 200;
-  EXPECT_EQ(queue_.TakeBatch(bounds).size(), 2u);
+  EXPECT_EQ(queue_.TakeBatch(bounds, &limit).size(), 2u);
+  EXPECT_EQ(limit, "bytes");
   bounds = Bounds(64);
   bounds.device_bytes = 15;
-  EXPECT_EQ(queue_.TakeBatch(bounds).size(), 2u);
+  EXPECT_EQ(queue_.TakeBatch(bounds, &limit).size(), 2u);
+  EXPECT_EQ(limit, "device_memory");
   bounds = Bounds(64);
   bounds.cost = absl::Milliseconds(9);
-  EXPECT_EQ(queue_.TakeBatch(bounds).size(), 1u);
-  EXPECT_EQ(queue_.TakeBatch(Bounds(2)).size(), 2u);
+  EXPECT_EQ(queue_.TakeBatch(bounds, &limit).size(), 1u);
+  EXPECT_EQ(limit, "time");
+  EXPECT_EQ(queue_.TakeBatch(Bounds(1), &limit).size(), 1u);
+  EXPECT_EQ(limit, "requests");
+  limit = "";
+  EXPECT_EQ(queue_.TakeBatch(Bounds(1), &limit).size(), 1u);
+  EXPECT_EQ(limit, "") << "nothing was left";
 }
 
 TEST_F(FairQueueTest, OneThatExceedsTheBoundsRunsAlone) {

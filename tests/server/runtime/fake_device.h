@@ -185,6 +185,7 @@ class RecordingObserver : public SchedulerObserver {
   }
   void OnRejected(absl::string_view reason) override { Count(reason); }
   void OnDropped(absl::string_view reason) override { Count(reason); }
+  void OnBatchLimited(absl::string_view limit) override { Count(limit); }
   void OnBatch(const DeviceInfo&, const Launch&, int64_t requests, int64_t, const BatchResult&) override {
     absl::MutexLock lock(&mutex_);
     batched_ += requests;
@@ -281,7 +282,8 @@ struct FakeJob {
 
 // Admits and submits; the admission's id, or the refusal.
 inline absl::StatusOr<uint64_t> SubmitFake(Scheduler& scheduler, Answers& answers, const FakeJob& fake) {
-  absl::StatusOr<std::unique_ptr<Admission>> admission = scheduler.Admit(fake.call, fake.host_bytes, {fake.fair_key, fake.deadline});
+  absl::StatusOr<std::unique_ptr<Admission>> admission =
+      scheduler.Admit(fake.call, fake.host_bytes, {fake.fair_key, fake.deadline});
   if (!admission.ok()) return admission.status();
   auto job = std::make_unique<Job>();
   job->call = fake.call;

@@ -99,8 +99,10 @@ TEST_F(BatchTest, BoundsOfABatch) {
   Start(options);
   Submit({"blocker"});
   for (int i = 0; i < 5; ++i) Submit({absl::StrCat("r", i)});
+  EXPECT_EQ(observer_.count("requests"), 0);
   control_.Complete();
   EXPECT_EQ(control_.calls().size(), 4u);
+  EXPECT_EQ(observer_.count("requests"), 1);
   CompleteAll();
   for (const FakeJob& job : {FakeJob{"", FakeCall(40)}, FakeJob{"", FakeCall(1), 400},
                              FakeJob{"", FakeCall(1, 20)}, FakeJob{"", FakeCall(1, 1, 400)}}) {
