@@ -17,10 +17,10 @@ ARG CUDA_ARCHITECTURES="80-real;86-real;89-real;90a-real;100-real;120"
 WORKDIR /src
 COPY . .
 RUN deploy/install-packages build \
-    && cmake -S . -B /build -G Ninja -DCMAKE_BUILD_TYPE=Release -DATTEND_TESTS=OFF -DATTEND_BENCHMARKS=OFF \
+    && cmake -S . -B build/release -G Ninja -DCMAKE_BUILD_TYPE=Release -DATTEND_TESTS=OFF -DATTEND_BENCHMARKS=OFF \
        -DATTEND_CUDA="${CUDA}" -DCMAKE_CUDA_ARCHITECTURES="${CUDA_ARCHITECTURES}" \
-    && cmake --build /build \
-    && cmake --install /build --component bundle --strip --prefix /opt/attend
+    && cmake --build build/release \
+    && cmake --install build/release --component bundle --strip --prefix /opt/attend
 
 # hadolint ignore=DL3006
 FROM ${RUN_IMAGE}
