@@ -22,9 +22,12 @@ namespace attend::server {
 namespace {
 
 constexpr absl::Duration kRetry = absl::Milliseconds(50);
-// How the completion thread asks: at once while the newest batch is younger than this, then less and less.
+// How the completion thread asks: at once while there is one batch and it is younger than this; else after
+// pauses that grow with the age of the newest. Where more are in flight, somebody waits anyway, and the CPU
+// has calls to carry.
 constexpr absl::Duration kYoung = absl::Microseconds(100);
 constexpr int64_t kAgeShare = 8;
+constexpr absl::Duration kPauseLeast = absl::Microseconds(10);
 constexpr absl::Duration kPauseMax = absl::Milliseconds(1);
 // Copies: about what the first byte waits, and half of what PCIe carries.
 constexpr absl::Duration kCopyLatency = absl::Microseconds(20);
@@ -445,10 +448,10 @@ void CudaDevice::CompletionLoop() {
     }
     if (ended) continue;
     const absl::Duration age = absl::Now() - watched.back()->begun;
-    if (age < kYoung) {
+    if (watched.size() == 1 && age < kYoung) {
       std::this_thread::yield();
     } else {
-      absl::SleepFor(std::min(age / kAgeShare, kPauseMax));
+      absl::SleepFor(std::clamp(age / kAgeShare, kPauseLeast, kPauseMax));
     }
   }
 }
