@@ -252,7 +252,7 @@ void AttendCall::OnJobDone(std::unique_ptr<Job> job, const absl::Status& status)
   job_ = std::move(job);
   // One thread ends a device's batches; the answers of a large one would hold up the next.
   if (job_->report.batch_requests >= kSharedBatch) {
-    services_.wire_threads->Post([this, status] { Reply(status); });
+    services_.wire_threads->PostShort([this, status] { Reply(status); });
   } else {
     Reply(status);
   }

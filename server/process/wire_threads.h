@@ -22,6 +22,8 @@ class WireThreads {
   ~WireThreads();
 
   void Post(std::function<void()> task);
+  // Short work, before all that was posted otherwise.
+  void PostShort(std::function<void()> task);
   int64_t size() const { return static_cast<int64_t>(threads_.size()); }
 
  private:
@@ -29,6 +31,7 @@ class WireThreads {
 
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<std::function<void()>> short_tasks_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::thread> threads_;
 };

@@ -38,8 +38,7 @@ void FairQueue::Push(Entry* entry, absl::Time now) {
   group.flows.insert(flow);
   ++group.size;
   ++size_;
-  cost_ += entry->cost;
-  flow->cost += entry->cost;
+  Count(*entry, flow, 1);
 }
 
 void FairQueue::Unlink(Entry* entry) {
@@ -55,16 +54,26 @@ void FairQueue::Unlink(Entry* entry) {
   if (--group->second.size == 0) groups_.erase(group);
   entry->flow = nullptr;
   --size_;
-  cost_ -= entry->cost;
-  flow->cost -= entry->cost;
+  Count(*entry, flow, -1);
 }
 
-absl::Duration FairQueue::CostAhead(const std::string& key, absl::Duration cost) const {
-  const auto flow = flows_.find(key);
-  const bool active = flow != flows_.end() && !flow->second->groups.empty();
-  const absl::Duration own = active ? flow->second->cost : absl::ZeroDuration();
-  const auto others = static_cast<int64_t>(active_.size()) - (active ? 1 : 0);
-  return std::min(cost_, own + others * (own + cost));
+void FairQueue::Count(const Entry& entry, Flow* flow, int sign) {
+  const absl::Duration cost = sign * entry.cost;
+  cost_ += cost;
+  flow->cost += cost;
+  if (entry.group.long_request) return;
+  short_cost_ += cost;
+  flow->short_cost += cost;
+}
+
+absl::Duration FairQueue::CostAhead(const std::string& key, const Entry& entry) const {
+  const auto found = flows_.find(key);
+  const Flow* const flow = found != flows_.end() ? found->second.get() : nullptr;
+  const bool all = entry.group.long_request;
+  const absl::Duration own = flow == nullptr ? absl::ZeroDuration() : all ? flow->cost : flow->short_cost;
+  const auto others =
+      static_cast<int64_t>(active_.size()) - (flow != nullptr && !flow->groups.empty() ? 1 : 0);
+  return std::min(all ? cost_ : short_cost_, own + others * (own + entry.cost));
 }
 
 void FairQueue::Remove(Entry* entry) {

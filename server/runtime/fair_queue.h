@@ -40,7 +40,7 @@ struct Flow {
   std::string key;
   uint64_t order = 0;                                       // breaks ties of virtual time: who came first
   double virtual_time = 0;                                  // seconds of device time
-  absl::Duration cost;                                      // of its entries
+  absl::Duration cost, short_cost;                          // of its entries; of those that are not long
   std::map<GroupKey, std::set<Entry*, MoreUrgent>> groups;  // none empty
 };
 
@@ -80,9 +80,9 @@ class FairQueue {
 
   int64_t size() const { return size_; }
   absl::Duration cost() const { return cost_; }  // of all that waits
-  // About what is served before an entry of this cost that came now: all that waits, but of other flows no
-  // more than they get while this one's own entries are served.
-  absl::Duration CostAhead(const std::string& key, absl::Duration cost) const;
+  // About what is served before this entry, if it came now: all that waits, but of other flows no more than
+  // they get while this one's own entries are served, and for a short one nothing long: those run beside it.
+  absl::Duration CostAhead(const std::string& key, const Entry& entry) const;
   int64_t remembered_flows() const { return static_cast<int64_t>(flows_.size()); }
 
  private:
@@ -105,7 +105,9 @@ class FairQueue {
 
   const int64_t company_;
   int64_t size_ = 0;
-  absl::Duration cost_;
+  absl::Duration cost_, short_cost_;
+  // Adds an entry's cost to the sums, or takes it away.
+  void Count(const Entry& entry, Flow* flow, int sign);
   double virtual_now_ = 0;  // where the flow served last stood
   uint64_t next_order_ = 0;
   absl::flat_hash_map<std::string, std::unique_ptr<Flow>> flows_;

@@ -129,20 +129,21 @@ absl::Status SchedulerCore::Measure(const Call& call, int64_t host_bytes, Entry*
   return absl::OkStatus();
 }
 
-absl::Duration SchedulerCore::PredictWait(absl::Duration ahead) const {
+absl::Duration SchedulerCore::PredictWait(absl::Duration ahead, bool long_request) const {
   // All devices work on what waits, each at its own pace.
   absl::Duration running;
   double speed = 0;
   for (size_t d = 0; d < states_.size(); ++d) {
     if ((sound_devices_ >> d & 1) == 0) continue;
     running += states_[d].outstanding;
+    if (!long_request) running -= states_[d].outstanding_long;
     speed += 1 / absl::ToDoubleSeconds(states_[d].pace.Real(absl::Seconds(1)));
   }
   return speed > 0 ? (running + ahead) / speed : absl::ZeroDuration();
 }
 
 absl::Duration SchedulerCore::RetryDelay() const {
-  return std::clamp(PredictWait(queue_.cost()), absl::Milliseconds(10), absl::Seconds(5));
+  return std::clamp(PredictWait(queue_.cost(), true), absl::Milliseconds(10), absl::Seconds(5));
 }
 
 absl::Status SchedulerCore::MayEnter(const Entry& entry, const Caller& caller) const {
@@ -163,7 +164,8 @@ absl::Status SchedulerCore::MayEnter(const Entry& entry, const Caller& caller) c
                      RetryDelay());
   }
   if (options_.queue_wait_share_max > 0 && caller.deadline < absl::InfiniteFuture() && queue_.size() > 0) {
-    const absl::Duration wait = PredictWait(queue_.CostAhead(caller.fair_key, entry.cost));
+    const absl::Duration wait =
+        PredictWait(queue_.CostAhead(caller.fair_key, entry), entry.group.long_request);
     const absl::Duration left = caller.deadline - clock_->Now();
     if (left > absl::ZeroDuration() && wait > left * options_.queue_wait_share_max) {
       return Exhausted("OVERLOADED",

@@ -58,10 +58,11 @@ class SchedulerCore : public std::enable_shared_from_this<SchedulerCore> {
     std::vector<Slot> slots;
     int free_slots = 0;
     int long_running = 0;
-    int64_t bytes_used = 0;      // of running batches
-    absl::Duration outstanding;  // predicted, of running batches
+    int64_t bytes_used = 0;           // of running batches
+    absl::Duration outstanding;       // predicted, of running batches
+    absl::Duration outstanding_long;  // of those that are long
     Pace pace;
-    absl::Status fault;          // sticky
+    absl::Status fault;  // sticky
   };
   struct Batch {
     uint64_t id = 0;
@@ -92,10 +93,11 @@ class SchedulerCore : public std::enable_shared_from_this<SchedulerCore> {
 
   // scheduler_core.cc
   absl::Status Measure(const Call& call, int64_t host_bytes, Entry* entry) const;
-  absl::Status MayEnter(const Entry& entry, const Caller& caller) const
+  absl::Status MayEnter(const Entry& entry, const Caller& caller) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // About how long until work that has so much queued work ahead of it starts. Long work leaves slots and
+  // turns to short work, which waits for short work alone.
+  absl::Duration PredictWait(absl::Duration ahead, bool long_request) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // About how long until work that has so much queued work ahead of it starts.
-  absl::Duration PredictWait(absl::Duration ahead) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Reject(absl::Status status);
   absl::Duration RetryDelay() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Enqueue(Entry* entry, Outbox* outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -83,7 +83,10 @@ SchedulerCore::Batch* SchedulerCore::StartBatch(int device, std::vector<Entry*> 
   state.bytes_used += batch->device_bytes;
   state.outstanding += batch->cost;
   state.pace.Begin(batch->started);
-  state.long_running += batch->entries[0]->group.long_request ? 1 : 0;
+  if (batch->entries[0]->group.long_request) {
+    ++state.long_running;
+    state.outstanding_long += batch->cost;
+  }
   // It may have to wait for what runs beside it.
   batch->hang_after = std::max(options_.hang_floor, options_.hang_factor * state.outstanding);
   batch->look = batch->started + batch->hang_after / 2;
@@ -117,7 +120,10 @@ void SchedulerCore::OnBatchDone(Batch* batch, BatchResult result) {
     state.bytes_used -= batch->device_bytes;
     state.outstanding -= batch->cost;
     state.pace.End(batch->cost, clock_->Now());
-    state.long_running -= group.long_request ? 1 : 0;
+    if (group.long_request) {
+      --state.long_running;
+      state.outstanding_long -= batch->cost;
+    }
     timers_.erase({batch->look, TimerKind::kHang, batch->id});
     batches_.erase(batches_.find(batch->id));
     if (!health.ok()) MarkFault(device, health, &outbox);

@@ -247,5 +247,16 @@ TEST_F(FairQueueTest, NothingIsLostOrTakenTwice) {
   }
 }
 
+TEST_F(FairQueueTest, CostAheadIsAllThatWaitsButNoMoreOfOthersThanTheirShares) {
+  Entry next;
+  next.cost = absl::Milliseconds(2);
+  EXPECT_EQ(queue_.CostAhead("a", next), absl::ZeroDuration());
+  for (int i = 0; i < 100; ++i) Push("crowd", 10);
+  Push("a", 3);
+  EXPECT_EQ(queue_.CostAhead("crowd", next), absl::Milliseconds(1003)) << "its own first, then a's 3";
+  EXPECT_EQ(queue_.CostAhead("a", next), absl::Milliseconds(3 + 5)) << "the crowd gets as much as a: 3 and 2";
+  EXPECT_EQ(queue_.CostAhead("new", next), absl::Milliseconds(2 * 2));
+}
+
 }  // namespace
 }  // namespace attend::server

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/error.h"
@@ -138,6 +139,25 @@ TEST_F(OverloadTest, WhoNamesNoDeadlineWaits) {
   Load(kTicks / 4);
   ASSERT_GT(observer_.count("overloaded"), 0);
   EXPECT_TRUE(SubmitFake(*scheduler_, answers_, {"patient"}).ok());
+}
+
+TEST(Overload, LongWorkThatRunsOrWaitsDoesNotShutShortWorkOut) {
+  FakeDeviceControl control;
+  RecordingObserver observer;
+  Answers answers;
+  FakeDeviceOptions device;
+  device.slots = 2;
+  const auto scheduler = MakeScheduler({}, &control, device, &observer);
+  const Call hour = FakeCall(1, 3'600'000);
+  for (const char* id : {"runs", "waits"}) ASSERT_TRUE(SubmitFake(*scheduler, answers, {id, hour}).ok());
+  ASSERT_TRUE(SubmitFake(*scheduler, answers, {"fills the other slot"}).ok());
+  const absl::Time soon = absl::Now() + absl::Minutes(1);
+  EXPECT_TRUE(SubmitFake(*scheduler, answers, {"short", FakeCall(), 0, "b", soon}).ok());
+  EXPECT_TRUE(SubmitFake(*scheduler, answers, {"short too", FakeCall(), 0, "b", soon}).ok());
+  const FakeJob late = {"long", FakeCall(1, 1000), 0, "b", soon};
+  EXPECT_EQ(GetReason(SubmitFake(*scheduler, answers, late).status()), "OVERLOADED");
+  while (control.running() > 0) control.Complete();
+  EXPECT_TRUE(scheduler->Drain(absl::Seconds(1)));
 }
 
 }  // namespace

@@ -1,0 +1,31 @@
+#include "server/process/wire_threads.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+
+namespace attend::server {
+namespace {
+
+TEST(WireThreads, ShortWorkGoesBeforeWhatWaitsAndTheRestInOrder) {
+  std::vector<int> order;
+  {
+    WireThreads threads(1);
+    absl::Notification started, go_on;
+    threads.Post([&] {
+      started.Notify();
+      go_on.WaitForNotification();
+    });
+    started.WaitForNotification();
+    for (const int i : {1, 2}) threads.Post([&order, i] { order.push_back(i); });
+    for (const int i : {3, 4}) threads.PostShort([&order, i] { order.push_back(i); });
+    go_on.Notify();
+  }  // runs what was posted
+  EXPECT_THAT(order, testing::ElementsAre(3, 4, 1, 2));
+}
+
+}  // namespace
+}  // namespace attend::server
