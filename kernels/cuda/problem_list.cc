@@ -1,9 +1,7 @@
 #include "kernels/cuda/problem_list.h"
 
-#include <cuda_runtime_api.h>
-
 #include "absl/strings/str_cat.h"
-#include "kernels/cuda/status.h"
+#include "kernels/cuda/list_copy.h"
 
 namespace attend::cuda {
 
@@ -31,8 +29,7 @@ absl::Status MakeList(std::span<const Problem> problems,
   list->items = nullptr;
   if (bytes > 0) {
     list->items = static_cast<const ProblemItem*>(device);
-    ATTEND_CUDA_RETURN_IF_ERROR(
-        cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, static_cast<cudaStream_t>(stream)));
+    if (auto s = EnqueueListCopy(device, host, bytes, stream); !s.ok()) return s;
   }
   *total_blocks = blocks;
   return absl::OkStatus();

@@ -13,8 +13,8 @@ inline constexpr float kLog2E = 1.4426950408889634f;
 
 __device__ inline float MinusInfinity() { return __int_as_float(0xff800000); }
 
-// The last problem whose first CTA is at or before this one; a warp looks at 32 at a time.
-__device__ inline int FindProblem(const int32_t* first_cta, int count, int cta) {
+// The last group whose first CTA is at or before this one; a warp looks at 32 at a time.
+__device__ inline int FindGroup(const int32_t* first_cta, int count, int cta) {
   int begin = 0;
   while (count > 1) {
     const int step = (count + 31) / 32;
@@ -25,6 +25,28 @@ __device__ inline int FindProblem(const int32_t* first_cta, int count, int cta) 
     count = min(step, count - skip);
   }
   return begin;
+}
+
+template <typename T>
+__device__ inline void Advance(T*& pointer, int64_t bytes) {
+  pointer = reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(pointer) + bytes);
+}
+
+// Where problem i of a group leaves the states of its splits.
+__device__ inline int64_t FirstSplitRow(const FlashProblem& p, int i) {
+  return int64_t{i} * p.splits * p.kv_heads * p.q_len * p.group;
+}
+
+// Makes of a group's first problem its i-th.
+__device__ inline void TakeProblem(FlashProblem& p, const Distances& distances, int i) {
+  Advance(p.q.data, i * distances.q);
+  Advance(p.k.data, i * distances.k);
+  Advance(p.v.data, i * distances.v);
+  Advance(p.out, i * distances.out);
+  if (p.lse != nullptr) Advance(p.lse, i * distances.lse);
+  if (p.page_table != nullptr) Advance(p.page_table, i * distances.page_table);
+  p.split_out += FirstSplitRow(p, i) * p.v.dim;
+  p.split_states += FirstSplitRow(p, i);
 }
 
 }  // namespace attend::cuda::flash

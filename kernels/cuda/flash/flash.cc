@@ -11,10 +11,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/flash/groups.h"
 #include "kernels/cuda/flash/heuristics.h"
 #include "kernels/cuda/flash/launch.h"
 #include "kernels/cuda/flash/plan.h"
 #include "kernels/cuda/flash/sm80/tile.h"
+#include "kernels/cuda/list_copy.h"
 #include "kernels/cuda/problem_list.h"
 #include "kernels/cuda/status.h"
 
@@ -101,7 +103,7 @@ struct Grid {
   FlashArgs args;
   int64_t ctas = 0;
   int64_t combine_ctas = 0;
-  // Where args.problems and the two lists of first CTAs are made, and their bytes; null and 0: in args.
+  // Where args.groups and the two lists of first CTAs are made, and their bytes; null and 0: in args.
   char* host_list = nullptr;
   char* device_list = nullptr;
   int64_t list_bytes = 0;
@@ -110,48 +112,52 @@ struct Grid {
 // With an empty workspace, only counts what is needed.
 Grid MakeGrid(Path path, const Launch& launch, std::span<const Problem* const> problems, bool empty_workspace,
               Carver& carver) {
+  const std::vector<Group> groups = GroupProblems(problems);
   Grid grid;
   FlashArgs& args = grid.args;
-  args.count = static_cast<int32_t>(problems.size());
+  args.count = static_cast<int32_t>(groups.size());
   args.partial = launch.partial;
-  args.problems = nullptr;
+  args.groups = nullptr;
   args.first_cta = args.first_combine_cta = nullptr;
-  FlashProblem* list = args.inline_problems;
+  FlashGroup* list = args.inline_groups;
   int32_t* first_cta = args.inline_first_cta;
   int32_t* first_combine_cta = args.inline_first_combine_cta;
-  if (problems.size() > kInlineProblems) {
-    const int64_t problem_bytes = args.count * static_cast<int64_t>(sizeof(FlashProblem));
+  if (groups.size() > kInlineGroups) {
+    const int64_t group_bytes = args.count * static_cast<int64_t>(sizeof(FlashGroup));
     const int64_t index_bytes = args.count * int64_t{4};
-    grid.list_bytes = problem_bytes + 2 * index_bytes;
+    grid.list_bytes = group_bytes + 2 * index_bytes;
     grid.device_list = static_cast<char*>(carver.Device(grid.list_bytes));
     grid.host_list = static_cast<char*>(carver.Host(grid.list_bytes));
-    list = reinterpret_cast<FlashProblem*>(grid.host_list);
-    first_cta = reinterpret_cast<int32_t*>(grid.host_list + problem_bytes);
+    list = reinterpret_cast<FlashGroup*>(grid.host_list);
+    first_cta = reinterpret_cast<int32_t*>(grid.host_list + group_bytes);
     first_combine_cta = first_cta + args.count;
-    args.problems = reinterpret_cast<const FlashProblem*>(grid.device_list);
-    args.first_cta = reinterpret_cast<const int32_t*>(grid.device_list + problem_bytes);
+    args.groups = reinterpret_cast<const FlashGroup*>(grid.device_list);
+    args.first_cta = reinterpret_cast<const int32_t*>(grid.device_list + group_bytes);
     args.first_combine_cta = args.first_cta + args.count;
   }
-  for (size_t i = 0; i < problems.size(); ++i) {
-    const Problem& p = *problems[i];
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const Problem& p = *groups[i].first;
+    const int64_t count = groups[i].count;
     const Cut cut = CutProblem(path, launch, p);
     float* split_out = nullptr;
     SplitState* split_states = nullptr;
     const int64_t rows = p.q_len * p.q_heads;
     if (cut.splits > 1) {
-      split_out = static_cast<float*>(carver.Device(cut.splits * rows * launch.v_head_dim * int64_t{4}));
-      split_states = static_cast<SplitState*>(
-          carver.Device(cut.splits * rows * static_cast<int64_t>(sizeof(SplitState))));
+      const int64_t states = count * cut.splits * rows;
+      split_out = static_cast<float*>(carver.Device(states * launch.v_head_dim * int64_t{4}));
+      split_states =
+          static_cast<SplitState*>(carver.Device(states * static_cast<int64_t>(sizeof(SplitState))));
     }
     if (!empty_workspace) {
-      list[i] = MakeFlashProblem(launch, p, cut);
-      list[i].split_out = split_out;
-      list[i].split_states = split_states;
+      FlashProblem first = MakeFlashProblem(launch, p, cut);
+      first.split_out = split_out;
+      first.split_states = split_states;
+      list[i] = {first, groups[i].distances, count};
       first_cta[i] = static_cast<int32_t>(std::min(grid.ctas, kBlocksMax));
       first_combine_cta[i] = static_cast<int32_t>(std::min(grid.combine_ctas, kBlocksMax));
     }
-    grid.ctas += cut.row_tiles * cut.splits * p.kv_heads;
-    if (cut.splits > 1) grid.combine_ctas += rows;
+    grid.ctas += count * cut.row_tiles * cut.splits * p.kv_heads;
+    if (cut.splits > 1) grid.combine_ctas += count * rows;
   }
   return grid;
 }
@@ -184,15 +190,15 @@ LaunchFunction FunctionOf(Path path, int head_dim_class) {
   }
 }
 
-cudaError_t Combine(const Launch& launch, const Grid& grid, bool overlap, cudaStream_t stream) {
+absl::Status Combine(const Launch& launch, const Grid& grid, cudaStream_t stream) {
   const int ctas = static_cast<int>(grid.combine_ctas);
-  if (launch.partial) return LaunchCombine<float>(grid.args, ctas, overlap, stream);
-  if (launch.dtype == DataType::kFp16) return LaunchCombine<__half>(grid.args, ctas, overlap, stream);
-  return LaunchCombine<__nv_bfloat16>(grid.args, ctas, overlap, stream);
+  if (launch.partial) return LaunchCombine<float>(grid.args, ctas, stream);
+  if (launch.dtype == DataType::kFp16) return LaunchCombine<__half>(grid.args, ctas, stream);
+  return LaunchCombine<__nv_bfloat16>(grid.args, ctas, stream);
 }
 
-absl::Status EnqueueGrid(Path path, const Launch& launch, const DeviceProperties& device, bool features,
-                         Carver& carver, cudaStream_t stream) {
+absl::Status EnqueueGrid(Path path, const Launch& launch, bool features, Carver& carver,
+                         cudaStream_t stream) {
   const std::vector<const Problem*> problems = Select(launch, features);
   if (problems.empty()) return absl::OkStatus();
   const Grid grid = MakeGrid(path, launch, problems, /*empty_workspace=*/false, carver);
@@ -201,26 +207,24 @@ absl::Status EnqueueGrid(Path path, const Launch& launch, const DeviceProperties
                                                    kBlocksMax, " run in one launch"));
   }
   if (grid.list_bytes > 0) {
-    ATTEND_CUDA_RETURN_IF_ERROR(
-        cudaMemcpyAsync(grid.device_list, grid.host_list, grid.list_bytes, cudaMemcpyHostToDevice, stream));
+    if (auto s = EnqueueListCopy(grid.device_list, grid.host_list, grid.list_bytes, stream); !s.ok())
+      return s;
   }
   const int head_dim = HeadDimClass(launch.head_dim, launch.v_head_dim);
   const LaunchFunction run = launch.dtype == DataType::kFp16 ? FunctionOf<__half>(path, head_dim)
                                                              : FunctionOf<__nv_bfloat16>(path, head_dim);
   ATTEND_CUDA_RETURN_IF_ERROR(run(grid.args, features, static_cast<int>(grid.ctas), stream));
-  if (grid.combine_ctas == 0) return absl::OkStatus();
-  ATTEND_CUDA_RETURN_IF_ERROR(Combine(launch, grid, device.compute_capability >= 90, stream));
-  return absl::OkStatus();
+  return grid.combine_ctas == 0 ? absl::OkStatus() : Combine(launch, grid, stream);
 }
 
 template <Path kPath>
-absl::Status EnqueuePath(const Launch& launch, const DeviceProperties& device, const Workspace& workspace,
+absl::Status EnqueuePath(const Launch& launch, const DeviceProperties&, const Workspace& workspace,
                          Stream stream) {
   Carver carver(workspace);
   for (const bool features : {false, true}) {
-    const absl::Status s =
-        EnqueueGrid(kPath, launch, device, features, carver, static_cast<cudaStream_t>(stream));
-    if (!s.ok()) return s;
+    if (auto s = EnqueueGrid(kPath, launch, features, carver, static_cast<cudaStream_t>(stream)); !s.ok()) {
+      return s;
+    }
   }
   return absl::OkStatus();
 }

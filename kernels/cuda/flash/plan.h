@@ -25,8 +25,8 @@ struct SplitState {
   float sum;  // 0: the row sees none of these keys
 };
 
-// Query heads of one KV head are packed into the rows of a tile: row r is token r / group of query head
-// kv_head * group + r % group.
+// Query heads of one KV head are packed into the rows of a tile: row r is
+// token r / group of query head kv_head * group + r % group.
 struct alignas(16) FlashProblem {
   TensorView q, k, v;
 
@@ -59,7 +59,7 @@ struct alignas(16) FlashProblem {
   int32_t q_len, kv_len;
   int32_t group;  // query heads per KV head
 
-  // The cut. CTA c of this problem (c from 0) takes row tile row_tiles - 1 - c % row_tiles, then split
+  // The cut. CTA c of a problem (c from 0) takes row tile row_tiles - 1 - c % row_tiles, then split
   // c / row_tiles % splits, then KV head c / row_tiles / splits.
   int32_t row_tiles;
   int32_t splits;
@@ -73,21 +73,34 @@ struct alignas(16) FlashProblem {
 };
 static_assert(std::is_trivially_copyable_v<FlashProblem>);
 
-// Problems that travel in the kernel's parameters, 4 KB at most; a longer list lies in device memory.
-inline constexpr int kInlineProblems = 10;
+// From a problem of a group (groups.h) to the next, in bytes.
+struct Distances {
+  int64_t q, k, v, out, lse, page_table;
+};
+
+// Problems in a row. The pointers are the first problem's; the i-th's lie i distances further, its partial
+// states i times a problem's. Their CTAs follow each other.
+struct FlashGroup {
+  FlashProblem first;
+  Distances distances;
+  int64_t count;
+};
+
+// Groups that travel in the kernel's parameters, 4 KB at most; a longer list lies in device memory.
+inline constexpr int kInlineGroups = 9;
 
 // The parameters of the attention kernel, and of the one that combines splits.
 struct FlashArgs {
   int32_t count;
-  int32_t partial;               // 1: out is fp32
-  const FlashProblem* problems;  // device memory; null: inline_problems
-  // Index of each problem's first CTA in the attention's grid and in the combination's (device memory;
-  // null: the inline ones). A problem with one split has none in the latter.
+  int32_t partial;           // 1: out is fp32
+  const FlashGroup* groups;  // device memory; null: inline_groups
+  // Index of each group's first CTA in the attention's grid and in the combination's (device memory;
+  // null: the inline ones). A group with one split has none in the latter.
   const int32_t* first_cta;
   const int32_t* first_combine_cta;
-  int32_t inline_first_cta[kInlineProblems];
-  int32_t inline_first_combine_cta[kInlineProblems];
-  FlashProblem inline_problems[kInlineProblems];
+  int32_t inline_first_cta[kInlineGroups];
+  int32_t inline_first_combine_cta[kInlineGroups];
+  FlashGroup inline_groups[kInlineGroups];
 };
 static_assert(sizeof(FlashArgs) <= 4000);
 

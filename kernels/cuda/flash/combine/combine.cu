@@ -10,11 +10,11 @@
 // fourth one in order, and their sums are added in order: the result depends on the number of splits alone.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <cuda_runtime_api.h>
 
 #include "kernels/cuda/flash/common.cuh"
 #include "kernels/cuda/flash/launch.h"
 #include "kernels/cuda/flash/plan.h"
+#include "kernels/cuda/launch_early.cuh"
 
 namespace attend::cuda::flash {
 namespace {
@@ -111,21 +111,21 @@ __device__ void AddSplits(float (&sum)[kFloatsPerLane], const RowParts& parts, i
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) CombineKernel(const __grid_constant__ FlashArgs args) {
-#if __CUDA_ARCH__ >= 900
-  // Up to here this may run beside the kernel that writes the parts.
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
+  WaitForLaunchBefore();  // which writes the parts
   const int32_t* first_cta =
       args.first_combine_cta != nullptr ? args.first_combine_cta : args.inline_first_combine_cta;
-  const FlashProblem* problems = args.problems != nullptr ? args.problems : args.inline_problems;
-  const int index = FindProblem(first_cta, args.count, blockIdx.x);
-  const FlashProblem& p = problems[index];
+  const FlashGroup* groups = args.groups != nullptr ? args.groups : args.inline_groups;
+  const int index = FindGroup(first_cta, args.count, blockIdx.x);
+  const FlashProblem& p = groups[index].first;
+  const Distances& distances = groups[index].distances;
   const int rows = p.q_len * p.group;
-  const int cta = blockIdx.x - first_cta[index];
+  const int problem = (blockIdx.x - first_cta[index]) / (rows * p.kv_heads);
+  const int cta = (blockIdx.x - first_cta[index]) % (rows * p.kv_heads);
   const int kv_head = cta / rows, row = cta % rows;
   const int token = row / p.group, head = kv_head * p.group + row % p.group;
   const int dim = p.v.dim;
-  const RowParts parts{p.split_states + cta, p.split_out + int64_t{cta} * dim, int64_t{p.kv_heads} * rows,
+  const int64_t first = FirstSplitRow(p, problem) + cta;
+  const RowParts parts{p.split_states + first, p.split_out + first * dim, int64_t{p.kv_heads} * rows,
                        p.splits, p.unit};
 
   __shared__ float exchange[2][kWarps];
@@ -139,32 +139,28 @@ __global__ void __launch_bounds__(kThreads) CombineKernel(const __grid_constant_
   __syncthreads();
 
   T* out = static_cast<T*>(p.out) + token * p.out_token_stride + head * p.out_head_stride;
+  Advance(out, problem * distances.out);
   for (int column = threadIdx.x; column < dim; column += kThreads) {
     float x = 0.0f;
     for (int w = 0; w < kWarps; ++w) x += sums[w][column];
     out[column] = T(x);
   }
-  if (threadIdx.x == 0 && p.lse != nullptr) p.lse[head * p.lse_head_stride + token] = total.lse;
+  if (threadIdx.x == 0 && p.lse != nullptr) {
+    float* lse = p.lse + head * p.lse_head_stride + token;
+    Advance(lse, problem * distances.lse);
+    *lse = total.lse;
+  }
 }
 
 }  // namespace
 
 template <typename T>
-cudaError_t LaunchCombine(const FlashArgs& args, int ctas, bool overlap, cudaStream_t stream) {
-  cudaLaunchAttribute attribute;
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(ctas);
-  config.blockDim = dim3(kThreads);
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = overlap ? 1 : 0;
-  return cudaLaunchKernelEx(&config, CombineKernel<T>, args);
+absl::Status LaunchCombine(const FlashArgs& args, int ctas, cudaStream_t stream) {
+  return LaunchEarly(CombineKernel<T>, ctas, kThreads, 0, stream, args);
 }
 
-template cudaError_t LaunchCombine<float>(const FlashArgs&, int, bool, cudaStream_t);
-template cudaError_t LaunchCombine<__half>(const FlashArgs&, int, bool, cudaStream_t);
-template cudaError_t LaunchCombine<__nv_bfloat16>(const FlashArgs&, int, bool, cudaStream_t);
+template absl::Status LaunchCombine<float>(const FlashArgs&, int, cudaStream_t);
+template absl::Status LaunchCombine<__half>(const FlashArgs&, int, cudaStream_t);
+template absl::Status LaunchCombine<__nv_bfloat16>(const FlashArgs&, int, cudaStream_t);
 
 }  // namespace attend::cuda::flash

@@ -25,6 +25,7 @@
 #include "kernels/cuda/flash/sm80/ptx.cuh"
 #include "kernels/cuda/flash/sm80/scores.cuh"
 #include "kernels/cuda/flash/sm80/tile.h"
+#include "kernels/cuda/launch_early.cuh"
 
 namespace attend::cuda::flash {
 
@@ -53,9 +54,10 @@ __device__ inline KeySource SourceOf(const FlashProblem& p, const TensorView& t,
 template <typename Tile>
 __device__ inline void FindWork(const FlashArgs& args, Shared<Tile>& shared) {
   const int32_t* first_cta = args.first_cta != nullptr ? args.first_cta : args.inline_first_cta;
-  const FlashProblem* problems = args.problems != nullptr ? args.problems : args.inline_problems;
-  const int index = FindProblem(first_cta, args.count, blockIdx.x);
-  const int4* from = reinterpret_cast<const int4*>(problems + index);
+  const FlashGroup* groups = args.groups != nullptr ? args.groups : args.inline_groups;
+  const int index = FindGroup(first_cta, args.count, blockIdx.x);
+  const FlashGroup& group = groups[index];
+  const int4* from = reinterpret_cast<const int4*>(&group.first);
   int4* to = reinterpret_cast<int4*>(&shared.problem);
   for (int i = threadIdx.x; i < static_cast<int>(sizeof(FlashProblem) / 16); i += Tile::kThreads) {
     to[i] = from[i];
@@ -63,7 +65,13 @@ __device__ inline void FindWork(const FlashArgs& args, Shared<Tile>& shared) {
   __syncthreads();
 
   const FlashProblem& p = shared.problem;
-  const int cta = blockIdx.x - first_cta[index];
+  const int problem_ctas = p.row_tiles * p.splits * p.kv_heads;
+  const int cta = (blockIdx.x - first_cta[index]) % problem_ctas;
+  if (group.count > 1) {
+    const int i = (blockIdx.x - first_cta[index]) / problem_ctas;
+    if (threadIdx.x == 0) TakeProblem(shared.problem, group.distances, i);
+    __syncthreads();
+  }
   const int rows = p.q_len * p.group;
   CtaWork work;
   // The last rows first: under a causal mask they have the most keys.
@@ -289,10 +297,7 @@ __device__ inline bool RunAndWrite(Shared<Tile>& shared, Pass pass, bool partial
 template <typename T, typename Tile, bool kFeatures>
 __global__ void __launch_bounds__(Tile::kThreads, kFeatures ? 2 : Tile::kBlocksPerSm)
     FlashKernel(const __grid_constant__ FlashArgs args) {
-#if __CUDA_ARCH__ >= 900
-  // Lets the kernel that combines splits take its place early; it waits for this one's results by itself.
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
+  AllowNextLaunch();  // the kernel that combines splits
   extern __shared__ __align__(128) unsigned char raw[];
   Shared<Tile>& shared = *reinterpret_cast<Shared<Tile>*>(raw);
   FindWork<Tile>(args, shared);
