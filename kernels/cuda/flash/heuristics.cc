@@ -20,14 +20,13 @@ constexpr int64_t kDecodeSplitBytesMin = 64 << 10;
 constexpr int64_t kDecodeSplitBytesMax = 2 << 20;
 
 struct DecodeShape {
-  int64_t ctas;         // that run at once
-  int64_t split_bytes;  // of K and V, that pay for a CTA
+  int64_t ctas_per_multiprocessor;  // that run at once
+  int64_t split_bytes;              // of K and V, that pay for a CTA
 };
 
 template <int kHeadDim>
 constexpr DecodeShape DecodeShapeOf() {
-  return {kDecodeMultiprocessors * DecodeTileOf<kHeadDim>::kBlocksPerSm,
-          kHeadDim > 128 ? int64_t{1} << 20 : int64_t{512} << 10};
+  return {DecodeTileOf<kHeadDim>::kBlocksPerSm, kHeadDim > 128 ? int64_t{1} << 20 : int64_t{512} << 10};
 }
 
 DecodeShape DecodeShapeOf(int head_dim_class) {
@@ -61,16 +60,27 @@ TileShape ShapeOf(Path path, bool features) {
   return features ? ShapeOf<PrefillTileOf<kHeadDim, true>>() : ShapeOf<PrefillTileOf<kHeadDim, false>>();
 }
 
-int64_t SplitKeys(Path path, const Launch& launch, const Problem& p, int64_t row_tiles, int64_t keys) {
-  if (path == Path::kDecode) {
-    const int64_t key_bytes = (launch.head_dim + launch.v_head_dim) * SizeOf(launch.dtype);
-    const DecodeShape shape = DecodeShapeOf(HeadDimClass(launch.head_dim, launch.v_head_dim));
-    const int64_t bytes = keys * p.kv_heads * key_bytes;
-    const int64_t share = std::max(bytes / shape.ctas, std::min(bytes / kDecodeCtasMin, shape.split_bytes));
-    return std::clamp(share, kDecodeSplitBytesMin, kDecodeSplitBytesMax) / key_bytes;
-  }
+// Into how many splits the keys are cut, each of a whole number of tiles of so many keys.
+int64_t DecodeSplits(const Launch& launch, const Problem& p, int64_t keys, int64_t tile_keys) {
+  const int64_t key_bytes = (launch.head_dim + launch.v_head_dim) * SizeOf(launch.dtype);
+  const int64_t bytes = keys * p.kv_heads * key_bytes;
+  const DecodeShape shape = DecodeShapeOf(HeadDimClass(launch.head_dim, launch.v_head_dim));
+  const int64_t wave = kDecodeMultiprocessors * shape.ctas_per_multiprocessor;
+  const int64_t share = std::max(bytes / wave, std::min(bytes / kDecodeCtasMin, shape.split_bytes));
+  const int64_t split_bytes = std::clamp(share, kDecodeSplitBytesMin, kDecodeSplitBytesMax);
+  const int64_t splits = CeilDiv(keys, RoundUp(split_bytes / key_bytes, tile_keys));
+  if (split_bytes != shape.split_bytes) return splits;
+  // Batches often hold a power of two of such problems, over a power of two of KV heads. With as many CTAs as
+  // run at once on a multiprocessor, times a power of two, they are whole waves.
+  int64_t rounded = std::min(splits, shape.ctas_per_multiprocessor);
+  while (2 * rounded <= splits) rounded *= 2;
+  return rounded;
+}
+
+int64_t PrefillSplits(const Problem& p, int64_t row_tiles, int64_t keys, int64_t tile_keys) {
   const int64_t splits = kPrefillCtas / (row_tiles * p.kv_heads);
-  return splits < 2 ? keys : std::max(CeilDiv(keys, splits), kPrefillSplitKeysMin);
+  if (splits < 2) return 1;
+  return CeilDiv(keys, RoundUp(std::max(CeilDiv(keys, splits), kPrefillSplitKeysMin), tile_keys));
 }
 
 }  // namespace
@@ -109,9 +119,9 @@ Cut CutProblem(Path path, const Launch& launch, const Problem& p) {
   cut.row_tiles = CeilDiv(PackedRows(p), tile.rows);
   cut.keys_begin = visible.begin / tile.keys * tile.keys;
   const int64_t keys = std::max<int64_t>(visible.end - cut.keys_begin, 1);
-  const int64_t wanted = RoundUp(SplitKeys(path, launch, p, cut.row_tiles, keys), tile.keys);
-  // As many splits as that gives, but of even length.
-  cut.split_keys = RoundUp(CeilDiv(keys, CeilDiv(keys, wanted)), tile.keys);
+  const int64_t splits = path == Path::kDecode ? DecodeSplits(launch, p, keys, tile.keys)
+                                               : PrefillSplits(p, cut.row_tiles, keys, tile.keys);
+  cut.split_keys = RoundUp(CeilDiv(keys, splits), tile.keys);
   cut.splits = CeilDiv(keys, cut.split_keys);
   return cut;
 }

@@ -1,9 +1,11 @@
-// How FLASH cuts problems: properties that must hold for every problem, tested without a GPU.
+// How FLASH groups and cuts problems: properties that must hold for every problem, tested without a GPU.
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <utility>
+#include <vector>
 
+#include "kernels/cuda/flash/groups.h"
 #include "kernels/cuda/flash/heuristics.h"
 
 namespace attend::cuda::flash {
@@ -75,6 +77,19 @@ TEST(FlashHeuristicsTest, ALongDecodeAloneFillsAnH200InOneWave) {
   }
 }
 
+TEST(FlashHeuristicsTest, ABatchOfAPowerOfTwoSequencesIsWholeWaves) {
+  for (const auto& [dim, slots] : {std::pair{128, 396}, {256, 264}}) {
+    for (const int64_t batch : {16, 32, 64}) {
+      for (const int64_t kv_len : {4096, 8192}) {
+        const Cut cut = CutProblem(Path::kDecode, LaunchOf(dim, dim), ProblemOf(1, kv_len, 32, 8));
+        const int64_t ctas = batch * 8 * cut.splits;
+        const int64_t waves = (ctas + slots - 1) / slots;
+        EXPECT_GE(ctas, waves * slots * 9 / 10) << dim << " " << batch << " " << kv_len;
+      }
+    }
+  }
+}
+
 TEST(FlashHeuristicsTest, AShortDecodeAloneStillRunsOnManyMultiprocessors) {
   for (const int64_t kv_len : {1024, 4096, 16384}) {
     EXPECT_GE(CutProblem(Path::kDecode, LaunchOf(128, 128), ProblemOf(1, kv_len, 32, 8)).splits * 8, 32)
@@ -104,6 +119,68 @@ TEST(FlashHeuristicsTest, AWindowIsCutByWhatItShows) {
   const Cut cut = CutProblem(Path::kDecode, LaunchOf(128, 128), p);
   EXPECT_GE(cut.keys_begin, (1 << 20) - 1024 - 64);
   EXPECT_LE(cut.splits * cut.split_keys, 1024 + 2 * 128);
+}
+
+// A batch of four sequences in one tensor of fp16, head_dim 64.
+class FlashGroupsTest : public ::testing::Test {
+ protected:
+  FlashGroupsTest() {
+    for (int64_t i = 0; i < 4; ++i) {
+      Problem p = ProblemOf(1, 100, 8, 2);
+      p.q = base_ + i * 1024;
+      p.k = base_ + 65536 + i * 25600;
+      p.v = base_ + 262144 + i * 25600;
+      p.out = base_ + 524288 + i * 1024;
+      problems_.push_back(p);
+    }
+  }
+  std::vector<int64_t> Counts() const {
+    std::vector<const Problem*> pointers;
+    for (const Problem& p : problems_) pointers.push_back(&p);
+    std::vector<int64_t> counts;
+    for (const Group& g : GroupProblems(pointers)) counts.push_back(g.count);
+    return counts;
+  }
+  alignas(16) char base_[1 << 20];
+  std::vector<Problem> problems_;
+};
+
+TEST_F(FlashGroupsTest, ADenseBatchIsOneGroup) {
+  EXPECT_EQ(Counts(), std::vector<int64_t>{4});
+  std::vector<const Problem*> pointers;
+  for (const Problem& p : problems_) pointers.push_back(&p);
+  const Distances d = GroupProblems(pointers).front().distances;
+  EXPECT_EQ(d.q, 1024);
+  EXPECT_EQ(d.k, 25600);
+  EXPECT_EQ(d.v, 25600);
+  EXPECT_EQ(d.out, 1024);
+  EXPECT_EQ(d.lse, 0);
+  EXPECT_EQ(d.page_table, 0);
+}
+
+TEST_F(FlashGroupsTest, RowsOfOnePageTableAreOneGroup) {
+  const std::vector<int32_t> table(4 * 7);
+  for (size_t i = 0; i < problems_.size(); ++i) {
+    problems_[i].k = problems_[i].v = base_;
+    problems_[i].pages = {table.data() + 7 * i, 16, 1024, 1024};
+  }
+  EXPECT_EQ(Counts(), std::vector<int64_t>{4});
+}
+
+TEST_F(FlashGroupsTest, AnotherLengthOrDistanceOrSinkStartsAGroup) {
+  problems_[1].kv_len = 99;
+  EXPECT_EQ(Counts(), (std::vector<int64_t>{1, 1, 2}));
+  problems_[1].kv_len = 100;
+  problems_[3].v = base_;
+  EXPECT_EQ(Counts(), (std::vector<int64_t>{3, 1}));
+  const float sinks[8] = {};
+  problems_[0].sinks = sinks;
+  EXPECT_EQ(Counts(), (std::vector<int64_t>{1, 2, 1}));
+}
+
+TEST_F(FlashGroupsTest, ADistanceThatLosesAlignmentStartsAGroup) {
+  for (int64_t i = 0; i < 4; ++i) problems_[i].k = base_ + 65536 + i * 25602;
+  EXPECT_EQ(Counts(), (std::vector<int64_t>{1, 1, 1, 1}));
 }
 
 }  // namespace
