@@ -10,11 +10,12 @@ int64_t Divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t Blocks(const Launch& launch, const Problem& p, Walk walk) {
   switch (walk) {
     case Walk::kScoreStrips:
-      return p.q_heads * Divide(p.q_len, ScoreRows(launch)) * Divide(p.kv_len, StripKeys(p.kv_len));
+      return p.q_heads * Divide(p.q_len, ScoreRows(launch)) *
+             Divide(p.kv_len, launch.dtype == DataType::kFp32 ? Fp32StripKeys(p) : StripKeys(p));
     case Walk::kRowGroups:
       return Divide(p.q_heads * p.q_len, RowsPerBlock(ScoreStride(p)));
     case Walk::kOutTiles:
-      return p.q_heads * Divide(p.q_len, OutRows(launch));
+      return p.q_heads * Divide(p.q_len, kOutRows);
   }
   return 0;
 }

@@ -64,17 +64,16 @@ absl::Status EnqueueWeightedSum(const Launch& launch, bool form_weights, const W
                                 const Matrices& m, Stream stream);
 
 // Query rows of a block of EnqueueScores and of EnqueueWeightedSum.
-constexpr int64_t ScoreRows(const Launch& launch) {
-  return launch.dtype == DataType::kFp32 && flash_fp32::PaddedDim(launch) > 64 ? 64 : 128;
-}
-constexpr int64_t OutRows(const Launch& launch) {
-  return launch.dtype == DataType::kFp32 && flash_fp32::PaddedDim(launch) <= 64 ? 128 : 64;
-}
+constexpr int64_t ScoreRows(const Launch& launch) { return launch.dtype == DataType::kFp32 ? 64 : 128; }
+inline constexpr int64_t kOutRows = 64;
 // Keys that a block of EnqueueScores walks: enough blocks for a GPU where keys are few, and few loads of q
 // where they are many.
-constexpr int64_t StripKeys(int64_t kv_len) { return kv_len <= 512 ? 64 : kv_len <= 1024 ? 128 : 512; }
+constexpr int64_t StripKeys(const Problem& p) { return p.kv_len <= 512 ? 64 : p.kv_len <= 1024 ? 128 : 512; }
+constexpr int64_t Fp32StripKeys(const Problem& p) {
+  return p.kv_len <= 256 ? 64 : p.kv_len <= 512 ? 256 : 512;
+}
 // Rows that a block of EnqueuePass takes: 8 short ones, or one.
-constexpr int64_t RowsPerBlock(int64_t score_stride) { return score_stride <= 1024 ? 8 : 1; }
+constexpr int64_t RowsPerBlock(int64_t score_stride) { return score_stride <= 4096 ? 8 : 1; }
 
 }  // namespace attend::cuda::naive
 

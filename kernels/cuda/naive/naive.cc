@@ -19,9 +19,7 @@ int64_t DeviceWorkspaceBytes(const Launch& launch, const DeviceProperties&) {
 int64_t HostWorkspaceBytes(const Launch& launch, const DeviceProperties&) {
   return Lists(launch) * AlignWorkspace(WorkList::Bytes(launch));
 }
-TileShape Tile(const Launch& launch, const DeviceProperties&) {
-  return TileShape{static_cast<int32_t>(OutRows(launch)), 64};
-}
+TileShape Tile(const Launch&, const DeviceProperties&) { return TileShape{kOutRows, 64}; }
 
 absl::Status Run(const Launch& launch, std::span<const Pass> passes, bool form_weights,
                  const Workspace& workspace, Stream stream) {

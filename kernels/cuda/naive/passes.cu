@@ -1,9 +1,9 @@
 // The passes over rows between the two matrix products. Each reads the scores from device memory, and
 // writes them where it changes them: the lecture's count of bytes, and nothing saved on it. A short row
 // belongs to a warp, a long one to a block.
+#include "kernels/cuda/launch_early.cuh"
 #include "kernels/cuda/naive/matrices.h"
 #include "kernels/cuda/score.cuh"
-#include "kernels/cuda/status.h"
 
 namespace attend::cuda::naive {
 namespace {
@@ -116,17 +116,18 @@ __device__ void SumPass(const Problem& p, const Row& r, const Matrices& m, bool 
 }
 
 // What is 0 stays 0, in a row whose sum is 0 or NaN too.
-__device__ float Quotient(float x, float sum) { return x == 0.0f ? 0.0f : x / sum; }
+__device__ float Quotient(float x, float inverse_sum) { return x == 0.0f ? 0.0f : x * inverse_sum; }
 
 __device__ void DividePass(const Problem& p, const Row& r, const Matrices& m) {
-  const float sum = m.row_sum[r.index];
+  const float inverse_sum = 1.0f / m.row_sum[r.index];
   float* weights = p.weights == nullptr || p.weight_rows != nullptr
                        ? nullptr
                        : p.weights + r.head * p.weights_head_stride + r.row * p.weights_row_stride;
 #pragma unroll 4
   for (int64_t i = r.begin; i < r.stride; i += r.step) {
     const float4 s = Load(r, i);
-    const float w[4] = {Quotient(s.x, sum), Quotient(s.y, sum), Quotient(s.z, sum), Quotient(s.w, sum)};
+    const float w[4] = {Quotient(s.x, inverse_sum), Quotient(s.y, inverse_sum), Quotient(s.z, inverse_sum),
+                        Quotient(s.w, inverse_sum)};
     Store(r, i, make_float4(w[0], w[1], w[2], w[3]));
     if (weights == nullptr) continue;
 #pragma unroll
@@ -155,8 +156,10 @@ __device__ void StatsPass(const Problem& p, const Row& r, const Matrices& m, boo
 }
 
 template <Pass kPass>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 5)
     RowsKernel(const __grid_constant__ ProblemList list, Matrices m, bool partial) {
+  AllowNextLaunch();
+  WaitForLaunchBefore();
   const ProblemItem& item = list.Find(blockIdx.x);
   const Problem& p = item.problem;
   Row r;
@@ -180,31 +183,29 @@ __global__ void __launch_bounds__(kThreads)
   if constexpr (kPass == Pass::kStats) StatsPass(p, r, m, sinks);
 }
 
+using PassKernel = void (*)(ProblemList, Matrices, bool);
+
+PassKernel KernelOf(Pass pass) {
+  switch (pass) {
+    case Pass::kMax:
+      return RowsKernel<Pass::kMax>;
+    case Pass::kExp:
+      return RowsKernel<Pass::kExp>;
+    case Pass::kSum:
+      return RowsKernel<Pass::kSum>;
+    case Pass::kDivide:
+      return RowsKernel<Pass::kDivide>;
+    case Pass::kStats:
+      break;
+  }
+  return RowsKernel<Pass::kStats>;
+}
+
 }  // namespace
 
 absl::Status EnqueuePass(const Launch& launch, Pass pass, const WorkList& work, const Matrices& m,
                          Stream stream) {
-  const unsigned grid = static_cast<unsigned>(work.blocks);
-  const cudaStream_t s = static_cast<cudaStream_t>(stream);
-  switch (pass) {
-    case Pass::kMax:
-      RowsKernel<Pass::kMax><<<grid, kThreads, 0, s>>>(work.list, m, launch.partial);
-      break;
-    case Pass::kExp:
-      RowsKernel<Pass::kExp><<<grid, kThreads, 0, s>>>(work.list, m, launch.partial);
-      break;
-    case Pass::kSum:
-      RowsKernel<Pass::kSum><<<grid, kThreads, 0, s>>>(work.list, m, launch.partial);
-      break;
-    case Pass::kDivide:
-      RowsKernel<Pass::kDivide><<<grid, kThreads, 0, s>>>(work.list, m, launch.partial);
-      break;
-    case Pass::kStats:
-      RowsKernel<Pass::kStats><<<grid, kThreads, 0, s>>>(work.list, m, launch.partial);
-      break;
-  }
-  ATTEND_CUDA_RETURN_IF_ERROR(cudaGetLastError());
-  return absl::OkStatus();
+  return LaunchEarly(KernelOf(pass), work.blocks, kThreads, 0, stream, work.list, m, launch.partial);
 }
 
 }  // namespace attend::cuda::naive

@@ -66,20 +66,6 @@ __device__ inline Place PlaceOf(const Problem& p, int64_t block, int64_t rows, i
   return {static_cast<int32_t>(tile / row_tiles), tile % row_tiles, block % strips};
 }
 
-// The two weights at a thread's columns 8n + 2t and 8n + 2t + 1 of a row; 0 behind its end. columns: those
-// of the row from `scores` on. Writes them to all weights, where wanted (not null).
-__device__ inline float2 LoadWeights(const float* scores, int column, int64_t columns, int64_t keys,
-                                     const RowWeight& weight, float* all_weights) {
-  if (scores == nullptr || column >= columns) return make_float2(0.0f, 0.0f);
-  const float2 x = __ldcs(reinterpret_cast<const float2*>(scores + column));
-  const float2 w = make_float2(weight(x.x), weight(x.y));
-  if (all_weights != nullptr) {
-    if (column < keys) all_weights[column] = w.x;
-    if (column + 1 < keys) all_weights[column + 1] = w.y;
-  }
-  return w;
-}
-
 }  // namespace attend::cuda::naive
 
 #endif  // ATTEND_KERNELS_CUDA_NAIVE_PLAIN_CUH_

@@ -7,6 +7,7 @@
 #include <cuda_fp16.h>
 
 #include "kernels/cuda/flash/sm80/ptx.cuh"
+#include "kernels/cuda/launch_early.cuh"
 #include "kernels/cuda/naive/fp32.h"
 #include "kernels/cuda/naive/matrices.h"
 #include "kernels/cuda/naive/plain.cuh"
@@ -112,9 +113,10 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads, 2)
     ScoresKernel(const __grid_constant__ ProblemList list, Matrices m, int32_t head_dim) {
   extern __shared__ __align__(16) unsigned char shared[];
+  AllowNextLaunch();
   const ProblemItem& item = list.Find(blockIdx.x);
   const Problem& p = item.problem;
-  const int64_t strip_keys = StripKeys(p.kv_len);
+  const int64_t strip_keys = StripKeys(p);
   const Place place =
       PlaceOf(p, blockIdx.x - item.block_begin, kRows, (p.kv_len + strip_keys - 1) / strip_keys);
   Strip strip;

@@ -9,6 +9,7 @@
 #include <cuda_fp16.h>
 
 #include "kernels/cuda/flash/sm80/ptx.cuh"
+#include "kernels/cuda/launch_early.cuh"
 #include "kernels/cuda/naive/fp32.h"
 #include "kernels/cuda/naive/matrices.h"
 #include "kernels/cuda/naive/plain.cuh"
@@ -125,6 +126,8 @@ __global__ void __launch_bounds__(kThreads, kDim <= 64 ? 3 : 2)
     WeightedSumKernel(const __grid_constant__ ProblemList list, Matrices m, int32_t v_head_dim,
                       bool form_weights, bool out_is_fp32) {
   extern __shared__ __align__(16) unsigned char shared[];  // two tiles of v
+  AllowNextLaunch();
+  WaitForLaunchBefore();
   const ProblemItem& item = list.Find(blockIdx.x);
   const Problem& p = item.problem;
   const Place place = PlaceOf(p, blockIdx.x - item.block_begin, kRows, 1);
@@ -200,10 +203,8 @@ absl::Status LaunchKernel(const Launch& launch, bool form_weights, const WorkLis
   const auto kernel = WeightedSumKernel<T, kDim>;
   ATTEND_CUDA_RETURN_IF_ERROR(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  kernel<<<static_cast<unsigned>(work.blocks), kThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
-      work.list, m, launch.v_head_dim, form_weights, launch.partial);
-  ATTEND_CUDA_RETURN_IF_ERROR(cudaGetLastError());
-  return absl::OkStatus();
+  return LaunchEarly(kernel, work.blocks, kThreads, kBytes, stream, work.list, m, launch.v_head_dim,
+                     form_weights, launch.partial);
 }
 
 template <typename T>

@@ -1,5 +1,5 @@
 #include "kernels/cuda/flash/fp32/kernel.cuh"
 
 namespace attend::cuda::flash_fp32 {
-template absl::Status EnqueueFlash<128>(const Launch&, const ProblemList&, int64_t, const char*, Stream);
+template absl::Status EnqueueFlash<128, 1>(const Launch&, const ProblemList&, int64_t, const char*, Stream);
 }  // namespace attend::cuda::flash_fp32

@@ -9,13 +9,28 @@ int64_t Divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The numbers of Tile<kDim> by value.
 struct Sizes {
-  int64_t keys, rows, bytes;
+  int64_t keys, bytes;
 };
 template <int kDim>
-constexpr Sizes kSizes = {Tile<kDim>::kKeys, Tile<kDim>::kRows, Tile<kDim>::kBytes};
+constexpr Sizes kSizes = {Tile<kDim>::kKeys, Tile<kDim>::kBytes};
 Sizes SizesOf(const Launch& launch) {
   const int dim = PaddedDim(launch);
   return dim == 64 ? kSizes<64> : dim == 128 ? kSizes<128> : kSizes<256>;
+}
+
+int64_t RowsOf(int groups) { return groups == 2 ? Tile<64, 2>::kRows : Tile<64, 1>::kRows; }
+int64_t RowTiles(const Problem& p, int groups) { return p.q_heads * Divide(p.q_len, RowsOf(groups)); }
+
+// Fewer blocks than this of 128 rows leave warps of a GPU without work that blocks of 64 would give them. A
+// row has the same bits either way.
+constexpr int64_t kBlocksMin = 192;
+
+// Of the tile that a launch runs with.
+int RowGroups(const Launch& launch) {
+  const int most = MostGroups(PaddedDim(launch));
+  int64_t blocks = 0;
+  for (const Problem& p : launch.problems) blocks += RowTiles(p, most);
+  return blocks < kBlocksMin ? 1 : most;
 }
 
 int64_t KeyTiles(const Problem& p, const Sizes& sizes) { return p.kv_heads * Divide(p.kv_len, sizes.keys); }
@@ -34,23 +49,22 @@ int64_t HostWorkspaceBytes(const Launch& launch, const DeviceProperties&) {
   return 2 * AlignWorkspace(ListBytes(launch.problems.size()));
 }
 TileShape TileOf(const Launch& launch, const DeviceProperties&) {
-  const Sizes sizes = SizesOf(launch);
-  return TileShape{static_cast<int32_t>(sizes.rows), static_cast<int32_t>(sizes.keys)};
+  return TileShape{static_cast<int32_t>(RowsOf(RowGroups(launch))),
+                   static_cast<int32_t>(SizesOf(launch).keys)};
 }
 
 absl::Status Enqueue(const Launch& launch, const DeviceProperties&, const Workspace& workspace,
                      Stream stream) {
-  const Sizes sizes = SizesOf(launch);
+  const int groups = RowGroups(launch);
   Carver carver(workspace);
   const char* tiles = nullptr;
   if (auto s = EnqueueSplit(launch, carver, stream, &tiles); !s.ok()) return s;
   ProblemList list;
   int64_t blocks = 0, offset = 0;
   auto fill = [&](size_t, ProblemItem& item) {
-    const Problem& p = item.problem;
     item.offset = offset;
-    offset += SplitBytes(launch, p);
-    return p.q_heads * Divide(p.q_len, sizes.rows);
+    offset += SplitBytes(launch, item.problem);
+    return RowTiles(item.problem, groups);
   };
   const int64_t bytes = ListBytes(launch.problems.size());
   if (auto s =
@@ -60,11 +74,12 @@ absl::Status Enqueue(const Launch& launch, const DeviceProperties&, const Worksp
   }
   switch (PaddedDim(launch)) {
     case 64:
-      return EnqueueFlash<64>(launch, list, blocks, tiles, stream);
+      return groups == 1 ? EnqueueFlash<64, 1>(launch, list, blocks, tiles, stream)
+                         : EnqueueFlash<64, 2>(launch, list, blocks, tiles, stream);
     case 128:
-      return EnqueueFlash<128>(launch, list, blocks, tiles, stream);
+      return EnqueueFlash<128, 1>(launch, list, blocks, tiles, stream);
     default:
-      return EnqueueFlash<256>(launch, list, blocks, tiles, stream);
+      return EnqueueFlash<256, 1>(launch, list, blocks, tiles, stream);
   }
 }
 

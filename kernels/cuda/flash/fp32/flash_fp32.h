@@ -19,8 +19,8 @@ int64_t SplitBytes(const Launch& launch, const Problem& problem);
 absl::Status EnqueueSplit(const Launch& launch, Carver& carver, Stream stream, const char** tiles);
 
 // The second, over these tiles; each problem's begin at its item's offset.
-// kDim: PaddedDim(launch).
-template <int kDim>
+// kDim: PaddedDim(launch). kGroups: of the tile.
+template <int kDim, int kGroups>
 absl::Status EnqueueFlash(const Launch& launch, const ProblemList& list, int64_t blocks, const char* tiles,
                           Stream stream);
 

@@ -1,11 +1,11 @@
 // The second kernel: flash attention over the tiles that the first one split (tile.h).
 //
-// A block of 4 warps owns 128 query rows of a head (64 where head_dim passes 64), 32 (16) to a warp. q is
-// split into shared memory once. Then, tile by tile of 64 keys: scores by three fp16 products, the online
-// softmax in fp32 registers, the weights split again, three products with v, and the running output
-// corrected and added to in plain fp32: accumulators of tensor cores round toward zero, and never hold more
-// than one tile. The next tile of k travels during the softmax and the product with v, the next of v during
-// the next scores.
+// A block of 4 warps owns 128 query rows of a head, 32 to a warp (64 and 16 where head_dim passes 64, or
+// where the launch has few rows). q is split into shared memory once. Then, tile by tile of 64 keys: scores
+// by three fp16 products, the online softmax in fp32 registers, the weights split again, three products with
+// v, and the running output corrected and added to in plain fp32: accumulators of tensor cores round toward
+// zero, and never hold more than one tile. The next tile of k travels during the softmax and the product with
+// v, the next of v during the next scores.
 #ifndef ATTEND_KERNELS_CUDA_FLASH_FP32_KERNEL_CUH_
 #define ATTEND_KERNELS_CUDA_FLASH_FP32_KERNEL_CUH_
 
@@ -16,6 +16,7 @@
 #include "kernels/cuda/flash/fp32/products.cuh"
 #include "kernels/cuda/flash/fp32/tile.h"
 #include "kernels/cuda/flash/sm80/ptx.cuh"
+#include "kernels/cuda/launch_early.cuh"
 #include "kernels/cuda/score.cuh"
 #include "kernels/cuda/status.h"
 
@@ -111,13 +112,23 @@ __device__ inline Block MakeBlock(const Problem& p, int64_t index) {
   return PlaceBlock<T>(p, static_cast<int32_t>(index % p.q_heads), row_tiles - 1 - index / p.q_heads, kLog2E);
 }
 
-template <int kDim>
-__global__ void __launch_bounds__(Tile<kDim>::kThreads, 2)
+// Shared memory of a block, in bytes from its start: q, then these.
+template <typename T>
+struct Shared {
+  static constexpr int kKeys = Queries<T>::kBytes;
+  static constexpr int kValues = kKeys + T::kKeyBytes;
+  static constexpr int kRedo = kValues + T::kValueBytes;  // int[kRows]: compute this row again
+  static constexpr int kBytes = kRedo + T::kRows * 4;
+  static_assert(kBytes <= kSharedBytesMax);
+};
+
+template <typename T>
+__global__ void __launch_bounds__(T::kThreads, 2)
     FlashKernel(const __grid_constant__ ProblemList list, const char* tiles, int32_t head_dim,
                 int32_t v_head_dim, bool partial) {
-  using T = Tile<kDim>;
   using S = Shared<T>;
   extern __shared__ __align__(128) unsigned char shared[];
+  if (list.items != nullptr) WaitForLaunchBefore();  // which may have copied the list
   const ProblemItem& item = list.Find(blockIdx.x);
   const Problem& p = item.problem;
   Block block = MakeBlock<T>(p, blockIdx.x - item.block_begin);
@@ -130,17 +141,14 @@ __global__ void __launch_bounds__(Tile<kDim>::kThreads, 2)
   const char* k_tile = tiles + item.offset + (block.kv_head * key_tiles + first) * T::kBytes;
 
   int* redo = reinterpret_cast<int*>(shared + S::kRedo);
-  int* top_exponent = reinterpret_cast<int*>(shared + S::kTopExponent);
+  for (int i = threadIdx.x; i < T::kRows; i += T::kThreads) redo[i] = 0;
+  ScoreBounds<T> score_bounds;
+  LoadQueries<T>(block, shared, score_bounds);
+  WaitForLaunchBefore();  // k and v are split
   if (first < last) CopyTile(shared + S::kKeys, k_tile, T::kKeyBytes, T::kThreads);
   flash::CommitCopies();
   if (first < last) CopyTile(shared + S::kValues, k_tile + T::kKeyBytes, T::kValueBytes, T::kThreads);
   flash::CommitCopies();
-  for (int i = threadIdx.x; i < T::kRows; i += T::kThreads) redo[i] = 0;
-  if (threadIdx.x == 0) *top_exponent = 0;
-  __syncthreads();
-  LoadQueries<T>(block, shared);
-  __syncthreads();
-  block.score_bound = ScoreBound(p, kDim, *top_exponent);
 
   WarpState<T> state;
 #pragma unroll
@@ -151,12 +159,7 @@ __global__ void __launch_bounds__(Tile<kDim>::kThreads, 2)
     Scores<T> s;
     flash::WaitCopies<1>();
     __syncthreads();
-    const float key_max = reinterpret_cast<const float*>(shared + S::kKeys + 2 * T::kPartBytes)[T::kKeys];
-    if (block.score_bound * key_max > kScoreBoundMax) {
-      MultiplyWideKeys<T>(block, key0, s);
-    } else {
-      MultiplyKeys<T>(block, shared, s);
-    }
+    ScoreTile<T>(block, shared, shared + S::kKeys, key0, score_bounds, s);
     __syncthreads();
     if (more) CopyTile(shared + S::kKeys, k_tile + T::kBytes, T::kKeyBytes, T::kThreads);
     flash::CommitCopies();
@@ -164,7 +167,7 @@ __global__ void __launch_bounds__(Tile<kDim>::kThreads, 2)
     Softmax<T>(s, state);
     flash::WaitCopies<1>();
     __syncthreads();
-    const float wide = reinterpret_cast<const float*>(shared + S::kValues + 2 * T::kPartBytes)[kDim];
+    const float wide = reinterpret_cast<const float*>(shared + S::kValues + 2 * T::kPartBytes)[T::kDim];
     if (wide != 0.0f) {
       MultiplyWideValues<T>(block, key0, s, state);
     } else {
@@ -186,18 +189,16 @@ __global__ void __launch_bounds__(Tile<kDim>::kThreads, 2)
   }
 }
 
-template <int kDim>
+template <int kDim, int kGroups>
 absl::Status EnqueueFlash(const Launch& launch, const ProblemList& list, int64_t blocks, const char* tiles,
                           Stream stream) {
-  using T = Tile<kDim>;
+  using T = Tile<kDim, kGroups>;
   constexpr int kBytes = Shared<T>::kBytes;
-  const auto kernel = FlashKernel<kDim>;
+  const auto kernel = FlashKernel<T>;
   ATTEND_CUDA_RETURN_IF_ERROR(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  kernel<<<static_cast<unsigned>(blocks), T::kThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
-      list, tiles, launch.head_dim, launch.v_head_dim, launch.partial);
-  ATTEND_CUDA_RETURN_IF_ERROR(cudaGetLastError());
-  return absl::OkStatus();
+  return LaunchEarly(kernel, blocks, T::kThreads, kBytes, stream, list, tiles, launch.head_dim,
+                     launch.v_head_dim, launch.partial);
 }
 
 }  // namespace attend::cuda::flash_fp32

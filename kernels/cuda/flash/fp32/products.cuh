@@ -11,17 +11,15 @@
 
 namespace attend::cuda::flash_fp32 {
 
-// Shared memory of a block, in bytes from its start.
+// What compute capability 8.6 has, in bytes.
+inline constexpr int kSharedBytesMax = 101376;
+
+// q of a block in shared memory: hi and lo, float scale[kRows].
 template <typename T>
-struct Shared {
-  static constexpr int kQueryPart = T::kRows * T::kDim * 2;
-  static constexpr int kKeys = 2 * kQueryPart;
-  static constexpr int kValues = kKeys + T::kKeyBytes;
-  static constexpr int kRowScale = kValues + T::kValueBytes;  // float[kRows]
-  static constexpr int kRedo = kRowScale + T::kRows * 4;      // int[kRows]: compute this row again
-  static constexpr int kTopExponent = kRedo + T::kRows * 4;   // int: of q
-  static constexpr int kBytes = kTopExponent + 16;
-  static_assert(kBytes <= 101376);  // what compute capability 8.6 has
+struct Queries {
+  static constexpr int kPart = T::kRows * T::kDim * 2;
+  static constexpr int kScale = 2 * kPart;
+  static constexpr int kBytes = kScale + T::kRows * 4;
 };
 
 // What a block works on.
@@ -34,8 +32,11 @@ struct Block {
   int full_begin, full_end;  // keys that every row of the block sees, by causal mask and window
   bool plain;                // no modifiers but scale and bounds
   float unit;                // what the scores are to be multiplied with: log2(e), or 1
-  float score_bound;         // of |score|, over the largest |k|
 };
+
+// Of the |score| of each group of 16 rows of a warp, over the largest |k|.
+template <typename T>
+using ScoreBounds = float[T::kGroups];
 
 // The block that owns a tile of rows of one head; head_dims are the caller's to fill in.
 template <typename T>
@@ -102,36 +103,49 @@ __device__ inline void MultiplyParts(float (&main)[kGroups][2][4], float (&cross
 
 // q of the block to shared memory, scaled row by row and split.
 template <typename T>
-__device__ void LoadQueries(const Block& block, unsigned char* shared) {
-  using S = Shared<T>;
+__device__ void LoadQueries(const Block& block, unsigned char* shared, ScoreBounds<T>& bounds) {
+  using Q = Queries<T>;
+  // Rows at a time: their loads overlap.
+  constexpr int kBatch = T::kDim <= 128 ? 8 : 4;
   const int lane = threadIdx.x % 32;
-  int block_top = 0;
-  for (int i = 0; i < 16 * T::kGroups; ++i) {
-    const int row = block.warp_row + i;
-    const bool exists = block.row0 + row < block.problem->q_len;
-    const float* q = exists ? QueryRow<float>(*block.problem, block.row0 + row, block.head) : nullptr;
-    float x[T::kDim / 32];
-    int top = 0;
 #pragma unroll
-    for (int j = 0; j < T::kDim / 32; ++j) {
-      const int d = j / 2 * 64 + 2 * lane + j % 2;
-      x[j] = exists && d < block.head_dim ? q[d] : 0.0f;
-      top = max(top, ExponentBits(x[j]));
-    }
-    top = __reduce_max_sync(0xffffffff, top);
-    block_top = max(block_top, top);
-    const Scaling scaling = ScalingOf(top);
+  for (int g = 0; g < T::kGroups; ++g) {
+    int group_top = 0;
+#pragma unroll 1
+    for (int row0 = block.warp_row + g * 16; row0 < block.warp_row + g * 16 + 16; row0 += kBatch) {
+      float x[kBatch][T::kDim / 32];
 #pragma unroll
-    for (int j = 0; j < T::kDim / 64; ++j) {
-      const int d = j * 64 + 2 * lane;
-      const HalfParts parts = Split(x[2 * j] * scaling.to, x[2 * j + 1] * scaling.to);
-      unsigned char* to = shared + ChunkOffset<T::kDim>(row, d / 8) + d % 8 * 2;
-      *reinterpret_cast<uint32_t*>(to) = parts.hi;
-      *reinterpret_cast<uint32_t*>(to + S::kQueryPart) = parts.lo;
+      for (int i = 0; i < kBatch; ++i) {
+        const bool exists = block.row0 + row0 + i < block.problem->q_len;
+        const float* q =
+            exists ? QueryRow<float>(*block.problem, block.row0 + row0 + i, block.head) : nullptr;
+#pragma unroll
+        for (int j = 0; j < T::kDim / 32; ++j) {
+          const int d = j / 2 * 64 + 2 * lane + j % 2;
+          x[i][j] = exists && d < block.head_dim ? q[d] : 0.0f;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        int top = 0;
+#pragma unroll
+        for (int j = 0; j < T::kDim / 32; ++j) top = max(top, ExponentBits(x[i][j]));
+        top = __reduce_max_sync(0xffffffff, top);
+        group_top = max(group_top, top);
+        const Scaling scaling = ScalingOf(top);
+#pragma unroll
+        for (int j = 0; j < T::kDim / 64; ++j) {
+          const HalfParts parts = Split(x[i][2 * j] * scaling.to, x[i][2 * j + 1] * scaling.to);
+          const int d = j * 64 + 2 * lane;
+          unsigned char* to = shared + ChunkOffset<T::kDim>(row0 + i, d / 8) + d % 8 * 2;
+          *reinterpret_cast<uint32_t*>(to) = parts.hi;
+          *reinterpret_cast<uint32_t*>(to + Q::kPart) = parts.lo;
+        }
+        if (lane == 0) reinterpret_cast<float*>(shared + Q::kScale)[row0 + i] = scaling.from;
+      }
     }
-    if (lane == 0) reinterpret_cast<float*>(shared + S::kRowScale)[row] = scaling.from;
+    bounds[g] = ScoreBound(*block.problem, T::kDim, group_top);
   }
-  if (lane == 0) atomicMax(reinterpret_cast<int*>(shared + S::kTopExponent), block_top);
 }
 
 __device__ inline void CopyTile(unsigned char* shared, const char* from, int bytes, int threads) {
@@ -139,16 +153,17 @@ __device__ inline void CopyTile(unsigned char* shared, const char* from, int byt
   for (int i = threadIdx.x * 16; i < bytes; i += threads * 16) flash::CopyAsync16(to + i, from + i, true);
 }
 
-// q·k of the tile in shared memory, times the scales of its rows and keys.
+// q·k of a tile, times the scales of its rows and keys.
 template <typename T>
-__device__ inline void MultiplyKeys(const Block& block, unsigned char* shared, Scores<T>& s) {
-  using S = Shared<T>;
+__device__ inline void MultiplyKeys(const Block& block, const unsigned char* queries,
+                                    const unsigned char* keys, Scores<T>& s) {
+  using Q = Queries<T>;
   const int lane = threadIdx.x % 32;
-  const uint32_t q = flash::SharedAddress(shared), k = q + S::kKeys;
+  const uint32_t q = flash::SharedAddress(queries), k = flash::SharedAddress(keys);
   const int q_row = block.warp_row + (lane & 15), q_chunk = lane >> 4;
   const int k_row = (lane >> 4) * 8 + (lane & 7), k_chunk = (lane >> 3) & 1;
-  const float* key_scale = reinterpret_cast<const float*>(shared + S::kKeys + 2 * T::kPartBytes);
-  const float* row_scale = reinterpret_cast<const float*>(shared + S::kRowScale) + block.warp_row + lane / 4;
+  const float* key_scale = reinterpret_cast<const float*>(keys + 2 * T::kPartBytes);
+  const float* row_scale = reinterpret_cast<const float*>(queries + Q::kScale) + block.warp_row + lane / 4;
   // Pairs of 8 keys that share one load of q.
   constexpr int kPairs = T::kKeys >= 32 ? 2 : 1;
 #pragma unroll
@@ -161,7 +176,7 @@ __device__ inline void MultiplyKeys(const Block& block, unsigned char* shared, S
       for (int g = 0; g < T::kGroups; ++g) {
         const uint32_t from = q + ChunkOffset<T::kDim>(q_row + g * 16, step * 2 + q_chunk);
         flash::LoadMatrix(a_hi[g], from);
-        flash::LoadMatrix(a_lo[g], from + S::kQueryPart);
+        flash::LoadMatrix(a_lo[g], from + Q::kPart);
       }
 #pragma unroll
       for (int pair = 0; pair < kPairs; ++pair) {
@@ -187,11 +202,13 @@ __device__ inline void MultiplyKeys(const Block& block, unsigned char* shared, S
   }
 }
 
-// The same by the tf32 path.
+// The same by the tf32 path, for the 16-row groups that need it.
 template <typename T>
-__device__ inline void MultiplyWideKeys(const Block& block, int key0, Scores<T>& s) {
+__device__ inline void MultiplyWideKeys(const Block& block, int key0, const ScoreBounds<T>& bounds,
+                                        float key_max, Scores<T>& s) {
 #pragma unroll
   for (int g = 0; g < T::kGroups; ++g) {
+    if (!(bounds[g] * key_max > kScoreBoundMax)) continue;
     const WideRows rows = {block.problem, block.head, block.kv_head, block.row0 + block.warp_row + g * 16};
 #pragma unroll
     for (int n = 0; n < T::kKeys / 8; ++n) {
@@ -201,6 +218,18 @@ __device__ inline void MultiplyWideKeys(const Block& block, int key0, Scores<T>&
       for (int j = 0; j < 4; ++j) s[g][n][j] = tile[j];
     }
   }
+}
+
+// q·k of a tile by whichever path each group of rows takes.
+template <typename T>
+__device__ inline void ScoreTile(const Block& block, const unsigned char* queries, const unsigned char* keys,
+                                 int key0, const ScoreBounds<T>& bounds, Scores<T>& s) {
+  MultiplyKeys<T>(block, queries, keys, s);
+  const float key_max = reinterpret_cast<const float*>(keys + 2 * T::kPartBytes)[T::kKeys];
+  float bound = bounds[0];
+#pragma unroll
+  for (int g = 1; g < T::kGroups; ++g) bound = fmaxf(bound, bounds[g]);
+  if (bound * key_max > kScoreBoundMax) MultiplyWideKeys<T>(block, key0, bounds, key_max, s);
 }
 
 // Turns q·k into scores · unit, -inf where a row may not see the key.

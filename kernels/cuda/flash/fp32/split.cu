@@ -1,9 +1,10 @@
-// The first kernel: a block for each tile of k and v of one KV head. k is scaled row by row, v column by
-// column (over the keys of the tile, which are what a product sums over).
+// The first kernel: a block for each tile of k and each of v of one KV head. k is scaled row by row, v column
+// by column (over the keys of the tile, which are what a product sums over).
 #include <algorithm>
 
 #include "kernels/cuda/flash/fp32/flash_fp32.h"
 #include "kernels/cuda/flash/fp32/split.cuh"
+#include "kernels/cuda/launch_early.cuh"
 #include "kernels/cuda/score.cuh"
 #include "kernels/cuda/status.h"
 
@@ -38,6 +39,7 @@ __device__ void WriteParts(const float* values, const Factor& factor, char* part
 // Loads the tile's rows, zeros behind kv_len and dim. row(key) gives a row.
 template <typename T, typename Row>
 __device__ void LoadTile(float* values, int64_t key0, int64_t kv_len, int dim, const Row& row) {
+#pragma unroll 16
   for (int i = threadIdx.x; i < T::kKeys * T::kDim; i += kThreads) {
     const int key = i / T::kDim, d = i % T::kDim;
     const bool valid = key0 + key < kv_len && d < dim;
@@ -100,26 +102,31 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ float values[T::kKeys * (kDim + 4)];
   __shared__ int exponents[kDim > T::kKeys ? kDim : T::kKeys];
   __shared__ int smallest[kDim];
+  AllowNextLaunch();
   const ProblemItem& item = list.Find(blockIdx.x);
   const Problem& p = item.problem;
-  const int64_t block = blockIdx.x - item.block_begin;
+  const int64_t block = (blockIdx.x - item.block_begin) / 2;
+  const bool of_values = (blockIdx.x - item.block_begin) % 2 != 0;
   const int64_t key_tiles = (p.kv_len + T::kKeys - 1) / T::kKeys;
   const int32_t kv_head = static_cast<int32_t>(block / key_tiles);
   const int64_t key0 = block % key_tiles * T::kKeys;
   char* to = tiles + item.offset + block * T::kBytes;
 
-  LoadTile<T>(values, key0, p.kv_len, head_dim, [&](int64_t key) { return KeyRow<float>(p, key, kv_head); });
-  __syncthreads();
-  SplitKeys<T>(values, exponents, to);
-  __syncthreads();
-  LoadTile<T>(values, key0, p.kv_len, v_head_dim,
-              [&](int64_t key) { return ValueRow<float>(p, key, kv_head); });
-  for (int d = threadIdx.x; d < kDim; d += kThreads) {
-    exponents[d] = 0;
-    smallest[d] = kNoExponent;
+  if (of_values) {
+    LoadTile<T>(values, key0, p.kv_len, v_head_dim,
+                [&](int64_t key) { return ValueRow<float>(p, key, kv_head); });
+    for (int d = threadIdx.x; d < kDim; d += kThreads) {
+      exponents[d] = 0;
+      smallest[d] = kNoExponent;
+    }
+    __syncthreads();
+    SplitValues<T>(values, exponents, smallest, to + T::kKeyBytes);
+  } else {
+    LoadTile<T>(values, key0, p.kv_len, head_dim,
+                [&](int64_t key) { return KeyRow<float>(p, key, kv_head); });
+    __syncthreads();
+    SplitKeys<T>(values, exponents, to);
   }
-  __syncthreads();
-  SplitValues<T>(values, exponents, smallest, to + T::kKeyBytes);
 }
 
 template <int kDim>
@@ -130,7 +137,7 @@ absl::Status LaunchSplit(const Launch& launch, Carver& carver, char* tiles, Stre
     item.offset = offset;
     const int64_t bytes = SplitBytes(launch, item.problem);
     offset += bytes;
-    return bytes / Tile<kDim>::kBytes;
+    return 2 * (bytes / Tile<kDim>::kBytes);
   };
   const int64_t bytes = ListBytes(launch.problems.size());
   if (auto s =

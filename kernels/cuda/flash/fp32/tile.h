@@ -18,15 +18,17 @@
 
 namespace attend::cuda::flash_fp32 {
 
+// Groups of 16 query rows of a warp: two halve the traffic of shared memory, where registers allow it.
+constexpr int MostGroups(int dim) { return dim <= 64 ? 2 : 1; }
+
 // kDim: head_dim and v_head_dim, padded with zeros to the same.
-template <int kHeadDim>
+template <int kHeadDim, int kRowGroups = MostGroups(kHeadDim)>
 struct Tile {
   static constexpr int kDim = kHeadDim;
   static constexpr int kKeys = kDim <= 128 ? 64 : 16;
   static constexpr int kWarps = 4;
   static constexpr int kThreads = kWarps * 32;
-  // Groups of 16 query rows of a warp: two halve the traffic of shared memory, where registers allow it.
-  static constexpr int kGroups = kDim <= 64 ? 2 : 1;
+  static constexpr int kGroups = kRowGroups;
   static constexpr int kRows = kWarps * 16 * kGroups;
 
   // A part (hi or lo) of a tile of k or v: [kKeys][kDim] fp16, 16-byte chunks swizzled.
