@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "kernels/attention.h"
@@ -15,9 +16,15 @@ namespace attend::test {
 
 // Host memory that a launch's problems point into.
 struct Region {
+  struct Span {
+    int64_t offset, bytes;
+  };
   void* data = nullptr;  // 256-byte aligned
   int64_t bytes = 0;
   bool output = false;  // else input
+  // The parts that matter; empty: all of it. A device of its own memory copies these alone, and has zeros in
+  // the rest of an input.
+  std::vector<Span> touched = {};
 };
 
 class Runner {

@@ -1,9 +1,10 @@
 // Runs the kernel cases on the first GPU. Device memory that no input fills is poisoned: outputs carry the
 // host's poison, the workspace bytes of 0xff.
 //
-// Environment: ATTEND_TEST_VARIANT runs fp16 and bf16 FLASH with this variant alone (a portable kernel on a
-// chip that has its own); ATTEND_TEST_SMALL leaves tensors of many gigabytes out, for compute-sanitizer. So
-// does sharding (GTEST_TOTAL_SHARDS): shards share one GPU.
+// Environment: ATTEND_TEST_FRESH_MEMORY gives every launch an unwritten workspace in place of poison, for
+// compute-sanitizer's initcheck. ATTEND_TEST_VARIANT runs fp16 and bf16 FLASH with this variant alone (a
+// portable kernel on a chip that has its own); ATTEND_TEST_SMALL leaves tensors of many gigabytes out, for
+// compute-sanitizer. So does sharding (GTEST_TOTAL_SHARDS): shards share one GPU.
 #include <cuda_runtime_api.h>
 
 #include <cstdlib>
@@ -29,8 +30,9 @@ class DeviceBuffer {
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;
   ~DeviceBuffer() { cudaFree(data_); }
 
-  absl::Status Reserve(int64_t bytes) {
-    if (bytes <= bytes_) return absl::OkStatus();
+  // fresh: memory that nothing has written yet.
+  absl::Status Reserve(int64_t bytes, bool fresh = false) {
+    if (bytes <= bytes_ && !fresh) return absl::OkStatus();
     ATTEND_CUDA_RETURN_IF_ERROR(cudaFree(data_));
     data_ = nullptr;
     bytes_ = 0;
@@ -78,8 +80,11 @@ class CudaRunner : public Runner {
     if (regions.size() > buffers_.size()) buffers_ = std::vector<DeviceBuffer>(regions.size());
     for (size_t i = 0; i < regions.size(); ++i) {
       if (auto s = buffers_[i].Reserve(regions[i].bytes); !s.ok()) return s;
-      ATTEND_CUDA_RETURN_IF_ERROR(
-          cudaMemcpy(buffers_[i].data(), regions[i].data, regions[i].bytes, cudaMemcpyHostToDevice));
+      if (!regions[i].touched.empty()) {
+        ATTEND_CUDA_RETURN_IF_ERROR(
+            cudaMemset(buffers_[i].data(), regions[i].output ? 0xff : 0, regions[i].bytes));
+      }
+      if (auto s = Copy(regions[i], buffers_[i].data(), cudaMemcpyHostToDevice); !s.ok()) return s;
     }
     std::vector<Problem> problems;
     for (const Problem& p : launch.problems) {
@@ -91,17 +96,34 @@ class CudaRunner : public Runner {
     ATTEND_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize());
     for (size_t i = 0; i < regions.size(); ++i) {
       if (!regions[i].output) continue;
-      ATTEND_CUDA_RETURN_IF_ERROR(
-          cudaMemcpy(regions[i].data, buffers_[i].data(), regions[i].bytes, cudaMemcpyDeviceToHost));
+      if (auto s = Copy(regions[i], buffers_[i].data(), cudaMemcpyDeviceToHost); !s.ok()) return s;
     }
     return absl::OkStatus();
   }
 
  private:
+  // What matters of a region, to the device or back.
+  static absl::Status Copy(const Region& region, void* device, cudaMemcpyKind kind) {
+    const std::vector<Region::Span> whole = {{0, region.bytes}};
+    for (const auto& [offset, bytes] : region.touched.empty() ? whole : region.touched) {
+      void* on_host = static_cast<char*>(region.data) + offset;
+      void* on_device = static_cast<char*>(device) + offset;
+      const bool back = kind == cudaMemcpyDeviceToHost;
+      ATTEND_CUDA_RETURN_IF_ERROR(
+          cudaMemcpy(back ? on_host : on_device, back ? on_device : on_host, bytes, kind));
+    }
+    return absl::OkStatus();
+  }
+
   void* OnDevice(const void* host, std::span<const Region> regions) const {
-    for (size_t i = 0; i < regions.size(); ++i) {
-      const int64_t offset = static_cast<const char*>(host) - static_cast<const char*>(regions[i].data);
-      if (offset >= 0 && offset <= regions[i].bytes) return static_cast<char*>(buffers_[i].data()) + offset;
+    // A region may begin where another ends.
+    for (const int64_t behind : {0, 1}) {
+      for (size_t i = 0; i < regions.size(); ++i) {
+        const int64_t offset = static_cast<const char*>(host) - static_cast<const char*>(regions[i].data);
+        if (offset >= 0 && offset < regions[i].bytes + behind) {
+          return static_cast<char*>(buffers_[i].data()) + offset;
+        }
+      }
     }
     std::abort();  // a case that points outside of its regions
   }
@@ -111,9 +133,9 @@ class CudaRunner : public Runner {
     const std::string variant = forced ? variant_ : "";
     const auto need = cuda::WorkspaceNeedForced(launch, device_, variant);
     if (!need.ok()) return need.status();
-    if (auto s = workspace_.Reserve(need->device_bytes); !s.ok()) return s;
+    if (auto s = workspace_.Reserve(need->device_bytes, fresh_memory_); !s.ok()) return s;
     std::vector<char> host(need->host_bytes);
-    if (need->device_bytes > 0) {
+    if (need->device_bytes > 0 && !fresh_memory_) {
       ATTEND_CUDA_RETURN_IF_ERROR(cudaMemset(workspace_.data(), 0xff, need->device_bytes));
     }
     const cuda::Workspace workspace = {.device = workspace_.data(),
@@ -128,6 +150,7 @@ class CudaRunner : public Runner {
   cuda::DeviceProperties device_;
   std::string unavailable_;
   std::string variant_;
+  const bool fresh_memory_ = Environment("ATTEND_TEST_FRESH_MEMORY");
   int64_t sparse_bytes_max_ = int64_t{1} << 28;
   std::vector<DeviceBuffer> buffers_;
   DeviceBuffer workspace_;
