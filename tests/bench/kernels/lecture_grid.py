@@ -97,7 +97,7 @@ def main():
             torch.cuda.empty_cache()
     if args.json:
         with open(args.json, "w") as f:
-            json.dump(rows, f)
+            json.dump({"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}, f)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
 """FLASH prefill beside what a user would pick instead, in one process on one GPU: cuDNN through torch's
-scaled_dot_product_attention, and FlashAttention-3 where the package fa3-fwd is installed.
+scaled_dot_product_attention, FlashAttention-2 likewise, and FlashAttention-3 where the package fa3-fwd is installed.
 
 Cells: 16k tokens a call, heads * head_dim = 2048, 4*B*H*L*L*d FLOPs (halved if causal); short sequences by graph
-replay; a window of 1024 keys at L = 16k. Every round times each contender in turn with CUDA events, behind work that
+replay; a window of 1024 keys at L = 16k; the ceiling, a matrix product of 8192 x 8192 x 8192. Every round times each contender in turn with CUDA events, behind work that
 keeps the GPU busy while the host runs ahead; inputs rotate; medians over the rounds. Prints the ratio ours / best peer
 per cell and the geometric mean, and writes JSON.
 
-Usage: prefill_grid.py [--part grid,short,window] [--dtype bf16,fp16] [--head-dim 64,128,256] [--rounds 7]
+Usage: prefill_grid.py [--part grid,short,window,ceiling] [--dtype bf16,fp16] [--head-dim 64,128,256] [--rounds 7]
                        [--library libattend_kernels_bench.so] [--json out.json]"""
 import argparse
+import datetime
 import json
 import math
 
@@ -115,7 +116,7 @@ def grid(args, library, rows):
                 for length in args.lengths:
                     tensors = inputs(16384 // length, 2048 // dim, length, dim, DTYPES[dtype])
                     flops = 4 * 16384 * 2048 * length * (0.5 if causal else 1)
-                    ms = medians(contenders(("ours", "cudnn", "fa3"), library, tensors, causal), args.rounds, 3)
+                    ms = medians(contenders(("ours", "cudnn", "fa3", "fa2"), library, tensors, causal), args.rounds, 3)
                     show(rows, "grid", f"{dtype} d{dim} {'causal' if causal else 'full'} {length}", "TFLOP/s",
                          {name: flops / t / 1e9 for name, t in ms.items()}, True)
         mean(rows[begin:], f"{dtype} prefill")
@@ -148,11 +149,19 @@ def window(args, library, rows):
         print(f"window d{dim}: causal {ms['causal']:.3f} ms, window {ms['window']:.3f} ms, {times_share:.2f} x its share")
 
 
+def ceiling(args, library, rows):
+    size = 8192
+    a, b = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    ms = medians({"product": lambda i: a @ b}, args.rounds, 3)
+    rows.append({"kind": "ceiling", "cell": f"bf16 {size}", "unit": "TFLOP/s", "values": {"product": 2 * size**3 / ms["product"] / 1e9}})
+    print(f"ceiling: a bf16 matrix product of {size} runs at {rows[-1]['values']['product']:.0f} TFLOP/s", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words = lambda s: s.split(",")
     numbers = lambda s: [int(x) for x in s.split(",")]
-    parser.add_argument("--part", type=words, default=["grid", "short", "window"])
+    parser.add_argument("--part", type=words, default=["grid", "short", "window", "ceiling"])
     parser.add_argument("--dtype", type=words, default=["bf16", "fp16"])
     parser.add_argument("--head-dim", type=numbers, default=[64, 128, 256])
     parser.add_argument("--lengths", type=numbers, default=[512, 1024, 2048, 4096, 8192, 16384])
@@ -163,10 +172,11 @@ def main():
     print(torch.cuda.get_device_name(), "torch", torch.__version__, "cuDNN", torch.backends.cudnn.version(), "fa3", fa3 is not None)
     library, rows = attend_kernels.load(args.library), []
     for part in args.part:
-        {"grid": grid, "short": short, "window": window}[part](args, library, rows)
+        {"grid": grid, "short": short, "window": window, "ceiling": ceiling}[part](args, library, rows)
     if args.json:
         with open(args.json, "w") as f:
-            json.dump(rows, f)
+            json.dump({"device": torch.cuda.get_device_name(), "torch": torch.__version__, "cudnn": torch.backends.cudnn.version(),
+                       "date": datetime.date.today().isoformat(), "rows": rows}, f)
 
 
 if __name__ == "__main__":
