@@ -17,14 +17,12 @@ using flash_fp32::ScoreBounds;
 using flash_fp32::Scores;
 using flash_fp32::WarpState;
 
-// Blocks of few rows and registers: these kernels wait for memory, and several on a multiprocessor wait at
-// the same time.
+// Blocks of few rows: several on a multiprocessor wait for memory at the same time.
 template <int kDim>
 using Tile = flash_fp32::Tile<kDim, 1>;
 template <int kDim>
 constexpr int kScoreBlocks = kDim <= 64 ? 3 : 2;
-template <int kDim>
-constexpr int kSumBlocks = kDim <= 64 ? 3 : 2;
+constexpr int kSumBlocks = 2;
 
 __device__ inline void Exchange(unsigned char*& a, unsigned char*& b) {
   unsigned char* was = a;
@@ -221,7 +219,7 @@ template <int kDim>
 constexpr int kSumSharedBytes = 2 * (Tile<kDim>::kValueBytes + kWeightBytes<kDim>);
 
 template <int kDim>
-__global__ void __launch_bounds__(Tile<kDim>::kThreads, kSumBlocks<kDim>)
+__global__ void __launch_bounds__(Tile<kDim>::kThreads, kSumBlocks)
     Fp32WeightedSumKernel(const __grid_constant__ ProblemList list, Matrices m, int32_t v_head_dim,
                           bool form_weights) {
   using T = Tile<kDim>;

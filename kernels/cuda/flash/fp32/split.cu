@@ -67,6 +67,7 @@ __device__ void SplitKeys(const float* values, int* exponents, char* to) {
     for (int row = 0; row < T::kKeys; ++row) top = max(top, exponents[row]);
     // The next power of two; infinity where there is one.
     scale[T::kKeys] = __int_as_float(min(top + 1, 255) << 23);
+    for (int i = 1; i < 4; ++i) scale[T::kKeys + i] = 0.0f;  // copied along
   }
 }
 
@@ -92,7 +93,7 @@ __device__ void SplitValues(const float* values, int* exponents, int* smallest, 
     wide |= max(exponents[d], 27) - kWideExponents > smallest[d];
   }
   wide = __syncthreads_or(wide);
-  if (threadIdx.x == 0) scale[T::kDim] = wide ? 1.0f : 0.0f;
+  if (threadIdx.x < 4) scale[T::kDim + threadIdx.x] = wide && threadIdx.x == 0 ? 1.0f : 0.0f;
 }
 
 template <int kDim>
