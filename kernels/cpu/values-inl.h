@@ -48,13 +48,27 @@ HWY_INLINE HWY_ATTR void ValueBlock(const float* HWY_RESTRICT p, const float* HW
   }
 }
 
+// Rows of values that are walked, a few dimensions at a time, before the next rows. A cache line of a row
+// serves several such walks if it is still there: as many rows as an L1 cache of 32 KB holds whole, since
+// lines at equal distances share its sets.
+inline int ValueRowsPerChunk(size_t stride) {
+  return std::clamp(static_cast<int>(8192 / stride), 16, kKeysPerTile);
+}
+
 // o[dim][lane] = o * factor[lane] + the sum of p[key][lane] * values[key][dim].
 template <int kVectors, bool kExact>
 HWY_INLINE HWY_ATTR void WeightedSum(const float* p, Rows values, int count, int dim, const Floats* factor,
                                      float* o) {
-  for (int d = 0; d < dim; d += kBlock) {
-    ValueBlock<kVectors, kExact>(p, values.data + d, values.stride, count, factor,
-                                 o + d * kVectors * kFloats);
+  constexpr size_t kLanes = kVectors * kFloats;
+  Floats times[kVectors];
+  for (int v = 0; v < kVectors; ++v) times[v] = factor[v];
+  const int chunk = ValueRowsPerChunk(values.stride);
+  for (int c = 0; c < count; c += chunk) {
+    for (int d = 0; d < dim; d += kBlock) {
+      ValueBlock<kVectors, kExact>(p + c * kLanes, values.data + c * values.stride + d, values.stride,
+                                   std::min(chunk, count - c), times, o + d * kLanes);
+    }
+    for (int v = 0; v < kVectors; ++v) times[v] = hn::Set(FloatTag(), 1.0f);
   }
 }
 
