@@ -41,6 +41,15 @@ def check_files_named():
         assert files == there, f"{path}: names {sorted(files)}, the folder holds {sorted(there)}"
 
 
+def check_version(server):
+    """Pods and Compose run the image of this version."""
+    image = "attend:" + run(server, "--version").split()[1]
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    images = {s["image"] for name, s in compose.items() if name.startswith("attend-")}
+    images.add(Rendered(KUBERNETES / "base").container["image"])
+    assert images == {image, image + "-cpu"}, images
+
+
 def seconds(text):
     number, unit = re.fullmatch(r"(\d+)(s|m)", text).groups()
     return int(number) * {"s": 1, "m": 60}[unit]
@@ -156,6 +165,7 @@ def check_tls(server):
 def main():
     server = sys.argv[1]
     check_files_named()
+    check_version(server)
     for overlay, device, gpus in (("gpu", "cuda", 1), ("cpu", "cpu", None)):
         rendered = Rendered(KUBERNETES / "overlays" / overlay)
         with tempfile.TemporaryDirectory() as name:
