@@ -86,6 +86,20 @@ def wait_for(what, condition):
     raise SystemExit(f"{what}: not within {WAIT_SECONDS} s")
 
 
+def check_replay(http_port, folder):
+    """Scrapes kept as files become a Prometheus's data, with every sample."""
+    scrapes = folder / "scrapes"
+    scrapes.mkdir()
+    for _ in range(3):
+        with urllib.request.urlopen(f"http://127.0.0.1:{http_port}/metrics", timeout=10) as reply:
+            (scrapes / f"{time.time():.3f}").write_bytes(reply.read())
+    subprocess.run([DEPLOY / "grafana" / "replay", scrapes, folder / "replayed"], check=True)
+    (folder / "replayed" / "wal").mkdir()  # which promtool expects
+    dump = subprocess.run(["promtool", "tsdb", "dump", folder / "replayed"], check=True, capture_output=True, text=True).stdout
+    samples = [line for line in dump.splitlines() if '__name__="attend_build_info"' in line]
+    assert len(samples) == 3 and all('job="attend"' in line for line in samples), samples
+
+
 def run(server_program, tool, folder, processes):
     ports = folder / "ports"
     processes.append(subprocess.Popen(
@@ -130,6 +144,7 @@ def run(server_program, tool, folder, processes):
     selected = {s for expr in [*(r["query"] for r in rules), *(e for _, e in wanted)] for s in selectors(expr)}
     absent = sorted(s for s in selected if s not in GPU_ONLY and not query(port, s))
     assert selected and not absent, f"no such series: {absent}"
+    check_replay(http_port, folder)
     print(f"{len(wanted)} expressions and {len(rules)} rules answer, {len(selected)} selectors find series")
 
 
