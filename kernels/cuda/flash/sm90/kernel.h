@@ -27,27 +27,58 @@ __device__ inline void InitShared(SharedPlan<T>& shared) {
     BarrierInit(&shared.k_empty[i], T::kConsumers * kWarpgroupThreads / 32);
     BarrierInit(&shared.v_empty[i], T::kConsumers * kWarpgroupThreads / 32);
   }
+  BarrierInit(&shared.chunk_done, T::kConsumers * kWarpgroupThreads / 32);
+  BarrierInit(&shared.chunk_read, T::kConsumers * kWarpgroupThreads / 32);
   for (uint32_t& bits : shared.redo) bits = 0;
   BarrierInitFence();
 }
 
 // At the end of a chunk, for consumers and producer alike: whether some items have to be computed again with
 // care, because of values that are not finite in a tile that some rows see in part, or of scores too large
-// for the quick exponential. Rare; the same bits elsewhere.
+// for the quick exponential. Rare; the same bits elsewhere. phase: of the chunk barriers, by the chunk's number.
 template <typename T>
-__device__ inline bool NeedsCare(SharedPlan<T>& shared) {
-  NamedBarrierSync(kChunkBarrier, T::kConsumers * kWarpgroupThreads + 32);
+__device__ inline bool NeedsCare(SharedPlan<T>& shared, uint32_t phase) {
+  BarrierWait(&shared.chunk_done, phase);
   uint32_t bits = 0;
   for (int i = 0; i < kChunkItems / 32; ++i) bits |= const_cast<volatile uint32_t*>(shared.redo)[i];
   return bits != 0;
 }
 
-// Before the next chunk.
-template <typename T>
-__device__ inline void ForgetCare(SharedPlan<T>& shared) {
-  NamedBarrierSync(kChunkBarrier, T::kConsumers * kWarpgroupThreads + 32);
-  if (threadIdx.x < kChunkItems / 32) shared.redo[threadIdx.x] = 0;
-  __syncwarp();
+// All items of the block, one thread.
+template <typename T, int kGroups>
+__device__ inline void Produce(const Params<kGroups>& params, SharedPlan<T>& shared) {
+  Producer<T, kGroups> producer(params, shared);
+  for (uint32_t phase = 0;; phase ^= 1) {
+    const bool last = producer.Chunk();
+    if (NeedsCare(shared, phase)) producer.Redo();
+    if (last) return;
+    BarrierWait(&shared.chunk_read, phase);
+    for (uint32_t& bits : shared.redo) bits = 0;
+  }
+}
+
+// All items of the block, a warpgroup.
+template <typename T, int kGroups>
+__device__ inline void Consume(const Params<kGroups>& params, SharedPlan<T>& shared, int warpgroup) {
+  Consumer<T, kGroups> consumer(params, shared, warpgroup);
+  bool last = false;
+  bool careful = false;
+  uint32_t phase = 0;
+  // One call, for the code's size.
+  while (true) {
+    last |= consumer.Chunk(careful);
+    if (!careful) {
+      ArriveByWarp(&shared.chunk_done);
+      careful = NeedsCare(shared, phase);
+      if (careful) continue;
+    }
+    if (last) break;
+    // No wait: redo is cleared before the next chunk's first item is published.
+    ArriveByWarp(&shared.chunk_read);
+    careful = false;
+    phase ^= 1;
+  }
+  consumer.Finish();
 }
 
 template <typename T, int kGroups>
@@ -69,30 +100,10 @@ __global__ void __launch_bounds__(T::kThreads, 1)
 
   if (warp < kWarpgroupThreads / 32) {
     ReleaseRegisters<T::kProducerRegisters>();
-    if (warp != 0) return;
-    Producer<T, kGroups> producer(params, shared);
-    bool last;
-    do {
-      last = threadIdx.x == 0 && producer.Chunk();
-      last = __shfl_sync(0xffffffffu, last, 0);
-      if (NeedsCare(shared) && threadIdx.x == 0) producer.Redo();
-      __syncwarp();
-      if (!last) ForgetCare(shared);
-    } while (!last);
+    if (threadIdx.x == 0) Produce(params, shared);
   } else {
     AcquireRegisters<T::kConsumerRegisters>();
-    Consumer<T, kGroups> consumer(params, shared, warp / (kWarpgroupThreads / 32) - 1);
-    // One call, for the code's size.
-    bool last = false;
-    bool careful = false;
-    while (true) {
-      last |= consumer.Chunk(careful);
-      careful = !careful && NeedsCare(shared);
-      if (careful) continue;
-      if (last) break;
-      ForgetCare(shared);
-    }
-    consumer.Finish();
+    Consume(params, shared, warp / (kWarpgroupThreads / 32) - 1);
   }
 }
 

@@ -29,6 +29,12 @@ __device__ inline void BarrierWait(Barrier* barrier, uint32_t phase) {
 
 __device__ inline void BarrierArrive(Barrier* barrier) { ::cuda::ptx::mbarrier_arrive(barrier); }
 
+// Arrives once for the warp, after what its threads have written.
+__device__ inline void ArriveByWarp(Barrier* barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) BarrierArrive(barrier);
+}
+
 // Arrives, and expects that many bytes from the copy engine in this phase.
 __device__ inline void BarrierArriveExpect(Barrier* barrier, uint32_t bytes) {
   ::cuda::ptx::mbarrier_arrive_expect_tx(::cuda::ptx::sem_release, ::cuda::ptx::scope_cta,

@@ -68,6 +68,7 @@ struct SharedPlan {
   Barrier q_full[T::kQueryStages][T::kConsumers], q_empty[T::kQueryStages][T::kConsumers];
   Barrier k_full[T::kStages], k_empty[T::kStages];
   Barrier v_full[T::kStages], v_empty[T::kStages];
+  Barrier chunk_done, chunk_read;  // consumers have walked a chunk; have read redo
   Item item[T::kQueryStages][T::kConsumers];
   int32_t chunk_items[kChunkItems];
   uint32_t redo[kChunkItems / 32];  // bits: items of the chunk that need the careful pass
@@ -76,7 +77,6 @@ struct SharedPlan {
 // Named barriers; 0 is __syncthreads.
 inline constexpr int kTurnBarrier = 1;      // + consumer: its turn to issue products
 inline constexpr int kConsumerBarrier = 5;  // all consumers, in the careful pass
-inline constexpr int kChunkBarrier = 6;     // consumers and producer, at the end of a chunk
 
 }  // namespace attend::cuda::sm90
 
