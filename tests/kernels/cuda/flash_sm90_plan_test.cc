@@ -101,15 +101,32 @@ TEST(FlashSm90PlanTest, TilesAreAFunctionOfTheProblemAlone) {
   problems.push_back(DenseBatch(1, 4096, Causal::kBottomRight)[0]);
   const Launch crowd = LaunchOf(problems);
   const std::vector<Problem> alone = {problems[1]};
-  EXPECT_EQ(KeysOf(crowd, problems[1]), KeysOf(LaunchOf(alone), alone[0]));
-  EXPECT_NE(KeysOf(crowd, problems[0]), KeysOf(crowd, problems[1]));
+  EXPECT_EQ(TileOf(crowd, problems[1]), TileOf(LaunchOf(alone), alone[0]));
+  EXPECT_NE(TileOf(crowd, problems[0]), TileOf(crowd, problems[1]));
 }
 
 TEST(FlashSm90PlanTest, WideTilesOnlyWhereTheyWasteLittle) {
   const std::vector<Problem> few = DenseBatch(1, 512);     // 640 keys of wide tiles
   const std::vector<Problem> many = DenseBatch(1, 16384);  // 16,480
-  EXPECT_EQ(KeysOf(LaunchOf(few), few[0]), 128);
-  EXPECT_EQ(KeysOf(LaunchOf(many), many[0]), 160);
+  EXPECT_EQ(TileOf(LaunchOf(few), few[0]).keys, 128);
+  EXPECT_EQ(TileOf(LaunchOf(many), many[0]).keys, 160);
+}
+
+TEST(FlashSm90PlanTest, FewRowsHaveATileOfFewRows) {
+  const auto rows = [](int64_t length, Causal causal, int32_t head_dim) {
+    const std::vector<Problem> problems = DenseBatch(1, length, causal);
+    return TileOf(LaunchOf(problems, head_dim), problems[0]).rows();
+  };
+  EXPECT_EQ(rows(256, Causal::kNone, 64), 64);
+  EXPECT_EQ(rows(1024, Causal::kNone, 64), 64);  // 4 heads: 64 items
+  EXPECT_EQ(rows(1025, Causal::kNone, 64), 192);
+  EXPECT_EQ(rows(4096, Causal::kBottomRight, 64), 192);
+  EXPECT_EQ(rows(64, Causal::kNone, 128), 128);
+  std::vector<Problem> heads = DenseBatch(1, 1024, Causal::kBottomRight);
+  heads[0].q_heads = 32;
+  EXPECT_EQ(TileOf(LaunchOf(heads, 64), heads[0]).rows(), 64);
+  heads[0].causal = Causal::kNone;
+  EXPECT_EQ(TileOf(LaunchOf(heads, 64), heads[0]).rows(), 192);
 }
 
 TEST(FlashSm90PlanTest, SectionsHoldWhatTheCacheKeeps) {

@@ -98,7 +98,7 @@ class Consumer {
 
     int n = item.tile_end - 1;
     BarrierWait(&shared_.k_full[key_.stage()], key_.phase());
-    IssueScores(s);
+    IssueScores(s, QueryOperand(), KeyOperand());
     WgmmaWait<0>();
     PinRegisters(s);
     Release(shared_.k_empty, key_);
@@ -107,20 +107,21 @@ class Consumer {
     PackWeights<typename T::Element>(s, p);
 
     if (n > item.tile_begin) BarrierWait(&shared_.k_full[key_.stage()], key_.phase());
+    // Once all rows have seen a whole tile, their maxima serve for the others too, nearly always.
+    bool settled = whole.Has(n) && !careful;
     while (n > item.tile_begin) {
-      // Tiles that all rows see whole, nearly all, have a loop of their own: it must be short.
-      for (; n > item.tile_begin && whole.Has(n - 1) && !careful; --n) {
-        Step<false>(g, item, slope, row, n, whole, c, false, s, p, o, state);
-      }
-      if (n > item.tile_begin) {
-        Step<true>(g, item, slope, row, n, whole, c, careful, s, p, o, state);
+      if (settled && whole.Has(n - 1)) {
+        WalkWhole(g, item, slope, row, n, whole, c, s, p, o, state);
+      } else {
+        Step(g, item, slope, row, n, whole, c, careful, s, p, o, state);
         --n;
+        settled = settled || (whole.Has(n) && !careful);
       }
     }
     ReleaseQuery();
     if (careful) TendValues(g, item, row, n, o);
     BarrierWait(&shared_.v_full[value_.stage()], value_.phase());
-    IssueOutput(o, p);
+    IssueOutput(o, p, ValueOperand());
     WgmmaWait<0>();
     PinRegisters(o);
     Release(shared_.v_empty, value_);
@@ -128,22 +129,14 @@ class Consumer {
   }
 
   // The scores and weights of tile n - 1, and the output of tile n, whose weights are p.
-  template <bool kMasked>
   __device__ __forceinline__ void Step(const Group& g, const Item& item, float slope, int row, int n,
                                        WholeTiles whole, float c, bool careful, float (&s)[kScores],
                                        uint32_t (&p)[kScores / 2], float (&o)[kOutputs], RowState& state) {
-    if (kMasked && careful) TendValues(g, item, row, n, o);
-    AwaitTurn();
-    IssueScores(s);
-    BarrierWait(&shared_.v_full[value_.stage()], value_.phase());
-    IssueOutput(o, p);
-    PassTurn();
-    WgmmaWait<1>();
-    PinRegisters(s);
-    Release(shared_.k_empty, key_);
-    if constexpr (T::kModified || kMasked) PrepareScores(s, g, slope, row, n - 1, whole);
+    if (careful) TendValues(g, item, row, n, o);
+    IssueProducts(s, p, o);
+    PrepareScores(s, g, slope, row, n - 1, whole);
     float correction[2];
-    const bool rescale = SoftmaxTile<false>(s, state, c, kMasked && careful, correction);
+    const bool rescale = SoftmaxTile<false>(s, state, c, careful, correction);
     PinRegisters(s);
     // Here, because the branch keeps the assembler from moving the exponentials behind the wait for P·V:
     // they belong under it.
@@ -158,11 +151,113 @@ class Consumer {
     }
   }
 
+  // Step for tiles that all rows see whole, nearly all, down to the first that is not: the loop must be
+  // short. n: on return, the tile whose weights are p.
+  __device__ __forceinline__ void WalkWhole(const Group& g, const Item& item, float slope, int row, int& n,
+                                            WholeTiles whole, float c, float (&s)[kScores],
+                                            uint32_t (&p)[kScores / 2], float (&o)[kOutputs],
+                                            RowState& state) {
+    // A row whose scores so far are all -inf has no maximum that could serve: the careful pass sees to it.
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (!(state.max[r] > -INFINITY)) state.sum[r] = NAN;
+    }
+    float offset[2] = {state.Offset(0, c), state.Offset(1, c)};
+    const int end = max(item.tile_begin, whole.begin);
+    const bool more = end > item.tile_begin;  // tiles of keys follow
+    if constexpr (!T::kTwoWeights) {
+      for (; n > end; --n) {
+        IssueProducts(s, p, o);
+        if constexpr (T::kModified) PrepareScores(s, g, slope, row, n - 1, whole);
+        const bool excess = WeighTile(s, state, c, offset);
+        PinRegisters(s);
+        if (more || n - 1 > end) BarrierWait(&shared_.k_full[key_.stage()], key_.phase());
+        WgmmaWait<0>();
+        PinRegisters(o);
+        Release(shared_.v_empty, value_);
+        if (excess) ShiftOffset(s, o, state, c, offset);
+        PackWeights<typename T::Element>(s, p);
+      }
+    } else {
+      // P·V stays in flight while the next scores are issued, so that weights take turns in two places.
+      uint32_t other[kScores / 2];
+      bool swapped = false;
+      bool first = true;
+      while (true) {
+        StepAhead(n - 1 > end || more, first, c, s, p, other, o, state, offset);
+        first = false;
+        if (--n == end) {
+          swapped = true;
+          break;
+        }
+        StepAhead(n - 1 > end || more, first, c, s, other, p, o, state, offset);
+        if (--n == end) break;
+      }
+      WgmmaWait<0>();
+      PinRegisters(o);
+      Release(shared_.v_empty, value_);
+      if (swapped) {
+#pragma unroll
+        for (int i = 0; i < kScores / 2; ++i) p[i] = other[i];
+      }
+    }
+  }
+
+  __device__ __forceinline__ void StepAhead(bool more, bool first, float c, float (&s)[kScores],
+                                            const uint32_t (&p)[kScores / 2], uint32_t (&next)[kScores / 2],
+                                            float (&o)[kOutputs], RowState& state, float (&offset)[2]) {
+    const KMajor q = QueryOperand();
+    const KMajor k = KeyOperand();
+    RingPosition<T::kValueStages> value = value_;
+    if (!first) value.Next();  // the stage at value_ is still being read
+    const MnMajor v(shared_.v[value.stage()]);
+    AwaitTurn();
+    IssueScores(s, q, k);
+    BarrierWait(&shared_.v_full[value.stage()], value.phase());
+    IssueOutput(o, p, v);
+    PassTurn();
+    WgmmaWait<1>();
+    PinRegisters(s);
+    Release(shared_.k_empty, key_);
+    if (!first) Release(shared_.v_empty, value_);
+    const bool excess = WeighTile(s, state, c, offset);
+    PackWeights<typename T::Element>(s, next);
+    PinWeights(next);
+    if (more) BarrierWait(&shared_.k_full[key_.stage()], key_.phase());
+    if (excess) {
+      WgmmaWait<0>();
+      PinRegisters(o);
+      ShiftOffset(s, o, state, c, offset);
+      PackWeights<typename T::Element>(s, next);
+    }
+  }
+
+  // In this warpgroup's turn: S of the next tile, whose keys are there, and O += P·V. Returns with the
+  // scores.
+  __device__ __forceinline__ void IssueProducts(float (&s)[kScores], const uint32_t (&p)[kScores / 2],
+                                                float (&o)[kOutputs]) {
+    // Before the turn: the other warpgroups wait for its end.
+    const KMajor q = QueryOperand();
+    const KMajor k = KeyOperand();
+    const MnMajor v = ValueOperand();
+    AwaitTurn();
+    IssueScores(s, q, k);
+    BarrierWait(&shared_.v_full[value_.stage()], value_.phase());
+    IssueOutput(o, p, v);
+    PassTurn();
+    WgmmaWait<1>();
+    PinRegisters(s);
+    Release(shared_.k_empty, key_);
+  }
+
+  using KMajor = Operand<16, 8 * T::kRowBytes, T::kSwizzle>;
+  using MnMajor = Operand<T::kKeyBlockBytes, 8 * T::kRowBytes, T::kSwizzle>;
+  __device__ KMajor QueryOperand() const { return KMajor(shared_.q[query_.stage()][warpgroup_]); }
+  __device__ KMajor KeyOperand() const { return KMajor(shared_.k[key_.stage()]); }
+  __device__ MnMajor ValueOperand() const { return MnMajor(shared_.v[value_.stage()]); }
+
   // S = Q·Kᵀ of the key ring's stage.
-  __device__ void IssueScores(float (&s)[kScores]) {
-    using KMajor = Operand<16, 8 * T::kRowBytes, T::kSwizzle>;
-    const KMajor q(shared_.q[query_.stage()][warpgroup_]);
-    const KMajor k(shared_.k[key_.stage()]);
+  __device__ void IssueScores(float (&s)[kScores], KMajor q, KMajor k) {
     PinRegisters(s);
     WgmmaFence();
 #pragma unroll
@@ -176,8 +271,7 @@ class Consumer {
   }
 
   // O += P·V of the value ring's stage.
-  __device__ void IssueOutput(float (&o)[kOutputs], const uint32_t (&p)[kScores / 2]) {
-    const Operand<T::kKeyBlockBytes, 8 * T::kRowBytes, T::kSwizzle> v(shared_.v[value_.stage()]);
+  __device__ void IssueOutput(float (&o)[kOutputs], const uint32_t (&p)[kScores / 2], MnMajor v) {
     PinRegisters(o);
     WgmmaFence();
 #pragma unroll
@@ -217,15 +311,22 @@ class Consumer {
   __device__ void AskForCare(const Group& g, int slot, int row, float c, const float (&o)[kOutputs],
                              const RowState& state) {
     const bool large = fmaxf(fabsf(state.Offset(0, c)), fabsf(state.Offset(1, c))) > kOffsetMax;
-    if (row < g.q_len && (large || AnyNotFinite(o))) atomicOr(&shared_.redo[slot / 32], 1u << slot % 32);
+    const bool finite = state.sum[0] + state.sum[1] < INFINITY;
+    if (row < g.q_len && (large || !finite || AnyNotFinite(o)))
+      atomicOr(&shared_.redo[slot / 32], 1u << slot % 32);
   }
 
-  __device__ void AwaitTurn() { NamedBarrierSync(kTurnBarrier + warpgroup_, 2 * kWarpgroupThreads); }
+  __device__ void AwaitTurn() {
+    if constexpr (T::kConsumers > 1) NamedBarrierSync(kTurnBarrier + warpgroup_, 2 * kWarpgroupThreads);
+  }
   __device__ void PassTurn() {
-    NamedBarrierArrive(kTurnBarrier + (warpgroup_ + 1) % T::kConsumers, 2 * kWarpgroupThreads);
+    if constexpr (T::kConsumers > 1) {
+      NamedBarrierArrive(kTurnBarrier + (warpgroup_ + 1) % T::kConsumers, 2 * kWarpgroupThreads);
+    }
   }
 
-  __device__ void Release(Barrier* empty, RingPosition<T::kStages>& position) {
+  template <int kStages>
+  __device__ void Release(Barrier* empty, RingPosition<kStages>& position) {
     if (lane_ == 0) BarrierArrive(&empty[position.stage()]);
     position.Next();
   }
@@ -238,7 +339,8 @@ class Consumer {
   SharedPlan<T>& shared_;
   const int warpgroup_, thread_, lane_, row_of_thread_;
   RingPosition<T::kQueryStages> query_;
-  RingPosition<T::kStages> key_, value_;
+  RingPosition<T::kKeyStages> key_;
+  RingPosition<T::kValueStages> value_;
 };
 
 }  // namespace attend::cuda::sm90

@@ -28,6 +28,8 @@ using sm90::KernelLaunch;
 using sm90::kManyGroups;
 using sm90::ProblemBatch;
 using sm90::Shape;
+using sm90::Tile;
+using sm90::TileKind;
 
 constexpr int32_t kSharedMemoryNeeded = 232448;
 
@@ -104,12 +106,12 @@ void SetShape(Group* g, const Problem& p, const Launch& launch, int64_t count) {
   g->section_heads = sm90::SectionHeads(launch, p, g->heads);
 }
 
-absl::Status MakeGroup(Group* g, const ProblemBatch& batch, const Launch& launch, int keys, int rows) {
+absl::Status MakeGroup(Group* g, const ProblemBatch& batch, const Launch& launch, const Tile& tile) {
   const Problem& p = *batch.first;
   const int head_dim = sm90::PaddedHeadDim(std::max(launch.head_dim, launch.v_head_dim));
   const int64_t out_size = launch.partial ? 4 : 2;
   SetShape(g, p, launch, batch.count);
-  g->tiles = static_cast<int32_t>((p.q_len + rows - 1) / rows);
+  g->tiles = static_cast<int32_t>((p.q_len + tile.rows() - 1) / tile.rows());
   g->out = p.out;
   g->out_token_stride = p.out_strides.token;
   g->out_head_stride = p.out_strides.head;
@@ -125,11 +127,11 @@ absl::Status MakeGroup(Group* g, const ProblemBatch& batch, const Launch& launch
   const MapShape k = {launch.head_dim, p.kv_len, p.kv_heads, batch.count, p.k_strides, batch.k_bytes};
   const MapShape v = {launch.v_head_dim, p.kv_len, p.kv_heads, batch.count, p.v_strides, batch.v_bytes};
   if (auto s = EncodeMap(&g->q, launch.dtype, p.q, q, head_dim, 64); !s.ok()) return s;
-  if (auto s = EncodeMap(&g->k, launch.dtype, p.k, k, head_dim, keys); !s.ok()) return s;
-  return EncodeMap(&g->v, launch.dtype, p.v, v, head_dim, keys);
+  if (auto s = EncodeMap(&g->k, launch.dtype, p.k, k, head_dim, tile.keys); !s.ok()) return s;
+  return EncodeMap(&g->v, launch.dtype, p.v, v, head_dim, tile.keys);
 }
 
-using LaunchFunction = cudaError_t (*)(const Shape&, const Group*, int, bool, int, cudaStream_t);
+using LaunchFunction = cudaError_t (*)(const Shape&, const Group*, TileKind, bool, int, cudaStream_t);
 
 template <typename Element>
 LaunchFunction LaunchFunctionOf(int head_dim) {
@@ -160,7 +162,8 @@ uint32_t NextTag() {
 // Groups in order, in the parameters where they fit, else in the workspace.
 absl::Status RunKernel(const KernelLaunch& kernel, const Launch& launch, const DeviceProperties& device,
                        Carver* carver, cudaStream_t stream) {
-  const int blocks = static_cast<int>(std::min<int64_t>(kernel.items, device.multiprocessors));
+  const int blocks = static_cast<int>(
+      std::min<int64_t>(kernel.items, static_cast<int64_t>(device.multiprocessors) * kernel.tile.blocks));
   Shape shape;
   void* claims = carver->Device(sizeof(*shape.claims));
   if (kernel.items > blocks) shape.claims = static_cast<unsigned long long*>(claims);
@@ -182,9 +185,9 @@ absl::Status RunKernel(const KernelLaunch& kernel, const Launch& launch, const D
   Group* next = groups;
   for (const ProblemBatch& batch : kernel.batches) {
     Group* g = new (next++) Group;
-    if (auto s = MakeGroup(g, batch, launch, kernel.keys, kernel.rows); !s.ok()) return s;
+    if (auto s = MakeGroup(g, batch, launch, kernel.tile); !s.ok()) return s;
     g->item_begin = static_cast<int32_t>(items);
-    items += batch.items(kernel.rows);
+    items += batch.items(kernel.tile.rows());
     g->item_end = static_cast<int32_t>(items);
   }
   if (shape.list != nullptr) {
@@ -193,7 +196,7 @@ absl::Status RunKernel(const KernelLaunch& kernel, const Launch& launch, const D
   const int head_dim = sm90::PaddedHeadDim(std::max(launch.head_dim, launch.v_head_dim));
   const LaunchFunction run = launch.dtype == DataType::kFp16 ? LaunchFunctionOf<__half>(head_dim)
                                                              : LaunchFunctionOf<__nv_bfloat16>(head_dim);
-  ATTEND_CUDA_RETURN_IF_ERROR(run(shape, groups, kernel.keys, kernel.modified, blocks, stream));
+  ATTEND_CUDA_RETURN_IF_ERROR(run(shape, groups, kernel.kind, kernel.modified, blocks, stream));
   return absl::OkStatus();
 }
 
@@ -235,11 +238,14 @@ int64_t HostWorkspaceBytes(const Launch& launch, const DeviceProperties&) {
 }
 
 // Problems of a launch may walk different ones; this is the first's.
-TileShape Tile(const Launch& launch, const DeviceProperties&) {
-  const int head_dim = sm90::PaddedHeadDim(std::max(launch.head_dim, launch.v_head_dim));
-  const int keys =
-      launch.problems.empty() ? sm90::KeysOf(head_dim, false) : sm90::KeysOf(launch, launch.problems.front());
-  return {.rows = 64 * sm90::TileOf(head_dim).consumers, .keys = keys};
+TileShape FirstTile(const Launch& launch, const DeviceProperties&) {
+  if (!launch.problems.empty()) {
+    const Tile tile = sm90::TileOf(launch, launch.problems.front());
+    return {.rows = tile.rows(), .keys = tile.keys};
+  }
+  const Tile tile =
+      sm90::TileOf(sm90::PaddedHeadDim(std::max(launch.head_dim, launch.v_head_dim)), TileKind::kNarrow);
+  return {.rows = tile.rows(), .keys = tile.keys};
 }
 
 absl::Status Enqueue(const Launch& launch, const DeviceProperties& device, const Workspace& workspace,
@@ -264,7 +270,7 @@ const Variant kVariant = {
     .prefers = nullptr,
     .device_workspace_bytes = DeviceWorkspaceBytes,
     .host_workspace_bytes = HostWorkspaceBytes,
-    .tile = Tile,
+    .tile = FirstTile,
     .enqueue = Enqueue,
 };
 

@@ -54,13 +54,17 @@ cudaError_t LaunchTraits(const Shape& shape, const Group* groups, int blocks, cu
 }
 
 template <typename Element, int kHeadDim>
-cudaError_t LaunchFlash(const Shape& shape, const Group* groups, int keys, bool modified, int blocks,
+cudaError_t LaunchFlash(const Shape& shape, const Group* groups, TileKind kind, bool modified, int blocks,
                         cudaStream_t stream) {
-  constexpr int kNarrow = KeysOf(kHeadDim, true);
-  constexpr int kWide = KeysOf(kHeadDim, false);
+  constexpr Tile kNarrow = TileOf(kHeadDim, TileKind::kNarrow);
+  constexpr Tile kWide = TileOf(kHeadDim, TileKind::kWide);
   if (modified) return LaunchTraits<Traits<Element, kHeadDim, kNarrow, true>>(shape, groups, blocks, stream);
-  if (keys == kNarrow) {
+  if (kind == TileKind::kNarrow) {
     return LaunchTraits<Traits<Element, kHeadDim, kNarrow, false>>(shape, groups, blocks, stream);
+  }
+  constexpr Tile kFew = TileOf(kHeadDim, TileKind::kFew);
+  if (kind == TileKind::kFew) {
+    return LaunchTraits<Traits<Element, kHeadDim, kFew, false>>(shape, groups, blocks, stream);
   }
   return LaunchTraits<Traits<Element, kHeadDim, kWide, false>>(shape, groups, blocks, stream);
 }

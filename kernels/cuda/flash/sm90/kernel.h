@@ -21,10 +21,12 @@ __device__ inline void InitShared(SharedPlan<T>& shared) {
       BarrierInit(&shared.q_empty[i][w], kWarpgroupThreads / 32);
     }
   }
-  for (int i = 0; i < T::kStages; ++i) {
+  for (int i = 0; i < T::kKeyStages; ++i) {
     BarrierInit(&shared.k_full[i], 1);
-    BarrierInit(&shared.v_full[i], 1);
     BarrierInit(&shared.k_empty[i], T::kConsumers * kWarpgroupThreads / 32);
+  }
+  for (int i = 0; i < T::kValueStages; ++i) {
+    BarrierInit(&shared.v_full[i], 1);
     BarrierInit(&shared.v_empty[i], T::kConsumers * kWarpgroupThreads / 32);
   }
   BarrierInit(&shared.chunk_done, T::kConsumers * kWarpgroupThreads / 32);
@@ -35,7 +37,8 @@ __device__ inline void InitShared(SharedPlan<T>& shared) {
 
 // At the end of a chunk, for consumers and producer alike: whether some items have to be computed again with
 // care, because of values that are not finite in a tile that some rows see in part, or of scores too large
-// for the quick exponential. Rare; the same bits elsewhere. phase: of the chunk barriers, by the chunk's number.
+// for the quick exponential. Rare; the same bits elsewhere. phase: of the chunk barriers, by the chunk's
+// number.
 template <typename T>
 __device__ inline bool NeedsCare(SharedPlan<T>& shared, uint32_t phase) {
   BarrierWait(&shared.chunk_done, phase);
@@ -82,7 +85,7 @@ __device__ inline void Consume(const Params<kGroups>& params, SharedPlan<T>& sha
 }
 
 template <typename T, int kGroups>
-__global__ void __launch_bounds__(T::kThreads, 1)
+__global__ void __launch_bounds__(T::kThreads, T::kBlocks)
     FlashKernel(const __grid_constant__ Params<kGroups> params) {
   extern __shared__ __align__(1024) uint8_t shared_bytes[];
   SharedPlan<T>& shared = *reinterpret_cast<SharedPlan<T>*>(shared_bytes);
@@ -96,12 +99,12 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   }
   __syncthreads();
   LetNextGridStart();
-  WaitForEarlierGrids();
 
   if (warp < kWarpgroupThreads / 32) {
     ReleaseRegisters<T::kProducerRegisters>();
     if (threadIdx.x == 0) Produce(params, shared);
   } else {
+    WaitForEarlierGrids();
     AcquireRegisters<T::kConsumerRegisters>();
     Consume(params, shared, warp / (kWarpgroupThreads / 32) - 1);
   }

@@ -5,14 +5,15 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/cuda/flash/sm90/params.h"
+#include "kernels/cuda/flash/sm90/tiles.h"
 
 namespace attend::cuda::sm90 {
 
-// Launches the kernel for elements of 16 bits, with a padded head_dim and tiles of `keys` columns, on at
-// most `blocks` blocks. groups: shape.group_count of them, or ignored where shape.list is set. One
+// Launches the kernel for elements of 16 bits, with a padded head_dim and its tile of that kind, on
+// `blocks` blocks. groups: shape.group_count of them, or ignored where shape.list is set. One
 // instantiation unit per pair of element and head_dim defines it.
 template <typename Element, int kHeadDim>
-cudaError_t LaunchFlash(const Shape& shape, const Group* groups, int keys, bool modified, int blocks,
+cudaError_t LaunchFlash(const Shape& shape, const Group* groups, TileKind kind, bool modified, int blocks,
                         cudaStream_t stream);
 
 }  // namespace attend::cuda::sm90

@@ -91,6 +91,17 @@ void SortBatches(std::vector<ProblemBatch>& batches) {
   });
 }
 
+// Whether 64 rows an item are faster than 192, as measured at head_dim 64: where the last of the large tiles
+// would be mostly empty, and in short sequences where a mask cuts them or a problem has few items.
+bool HasFewRows(const Problem& p) {
+  constexpr int64_t kFewRows = 256;
+  constexpr int64_t kShort = 1024;
+  constexpr int64_t kFewItems = 64;
+  if (p.q_len <= kFewRows) return true;
+  if (std::max(p.q_len, p.kv_len) > kShort) return false;
+  return IsMasked(p) || p.q_heads * ((p.q_len + 63) / 64) <= kFewItems;
+}
+
 }  // namespace
 
 bool IsMasked(const Problem& p) {
@@ -101,13 +112,21 @@ bool IsMasked(const Problem& p) {
   return p.window_left != kUnbounded && offset + p.q_len - 1 > p.window_left;
 }
 
-int KeysOf(const Launch& launch, const Problem& p) {
+TileKind KindOf(const Launch& launch, const Problem& p) {
+  if (IsModified(p)) return TileKind::kNarrow;
   const int head_dim = PaddedHeadDim(std::max(launch.head_dim, launch.v_head_dim));
-  const int narrow = KeysOf(head_dim, true);
-  const int wide = KeysOf(head_dim, false);
-  if (IsModified(p) || IsMasked(p)) return narrow;
+  if (head_dim == 64 && HasFewRows(p)) return TileKind::kFew;
+  if (IsMasked(p)) return TileKind::kNarrow;
+  const int narrow = TileOf(head_dim, TileKind::kNarrow).keys;
+  const int wide = TileOf(head_dim, TileKind::kWide).keys;
   // Wide tiles are worth up to 4 % of keys computed in vain.
-  return Covered(p.kv_len, wide) * 100 <= Covered(p.kv_len, narrow) * 104 ? wide : narrow;
+  return wide != narrow && Covered(p.kv_len, wide) * 100 <= Covered(p.kv_len, narrow) * 104
+             ? TileKind::kWide
+             : TileKind::kNarrow;
+}
+
+Tile TileOf(const Launch& launch, const Problem& p) {
+  return TileOf(PaddedHeadDim(std::max(launch.head_dim, launch.v_head_dim)), KindOf(launch, p));
 }
 
 int32_t SectionHeads(const Launch& launch, const Problem& p, int32_t heads) {
@@ -118,26 +137,26 @@ int32_t SectionHeads(const Launch& launch, const Problem& p, int32_t heads) {
 }
 
 std::vector<KernelLaunch> PlanLaunches(const Launch& launch) {
-  const int rows = 64 * TileOf(PaddedHeadDim(std::max(launch.head_dim, launch.v_head_dim))).consumers;
   std::vector<KernelLaunch> open;  // at most one per kernel
   std::vector<KernelLaunch> plan;
   for (const Problem& p : launch.problems) {
     const bool modified = IsModified(p);
-    const int keys = KeysOf(launch, p);
+    const TileKind kind = KindOf(launch, p);
+    const Tile tile = TileOf(launch, p);
     auto at = std::find_if(open.begin(), open.end(),
-                           [&](const KernelLaunch& l) { return l.keys == keys && l.modified == modified; });
+                           [&](const KernelLaunch& l) { return l.kind == kind && l.modified == modified; });
     if (at == open.end()) {
-      open.push_back({.keys = keys, .rows = rows, .modified = modified, .items = 0, .batches = {}});
+      open.push_back({.kind = kind, .tile = tile, .modified = modified, .items = 0, .batches = {}});
       at = open.end() - 1;
     }
     const ProblemBatch single = {.first = &p};
-    const int64_t items = single.items(rows);
+    const int64_t items = single.items(tile.rows());
     if (at->items + items > kItemsMax) {
       plan.push_back(*at);
       at->batches.clear();
       at->items = 0;
     }
-    if (at->batches.empty() || !Extend(at->batches.back(), p, rows)) at->batches.push_back(single);
+    if (at->batches.empty() || !Extend(at->batches.back(), p, tile.rows())) at->batches.push_back(single);
     at->items += items;
   }
   plan.insert(plan.end(), open.begin(), open.end());

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
+#include "kernels/cuda/flash/sm90/tiles.h"
 
 namespace attend::cuda::sm90 {
 
@@ -23,8 +24,8 @@ struct ProblemBatch {
 
 // Batches that one kernel launch walks.
 struct KernelLaunch {
-  int keys = 0;           // columns of a tile
-  int rows = 0;           // query rows of a tile
+  TileKind kind = TileKind::kNarrow;
+  Tile tile = {};
   bool modified = false;  // scores pass through softcap, ALiBi or a scale that is not positive
   int64_t items = 0;
   std::vector<ProblemBatch> batches;
@@ -33,8 +34,9 @@ struct KernelLaunch {
 // The kernel that a problem runs on is a function of the launch's head_dims and of the problem alone.
 std::vector<KernelLaunch> PlanLaunches(const Launch& launch);
 
-// Columns of the tiles that a problem walks.
-int KeysOf(const Launch& launch, const Problem& problem);
+// The tiles that a problem walks.
+TileKind KindOf(const Launch& launch, const Problem& problem);
+Tile TileOf(const Launch& launch, const Problem& problem);
 
 // Whether causal mask or window hide a key from some row.
 bool IsMasked(const Problem& problem);

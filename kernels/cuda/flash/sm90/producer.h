@@ -15,15 +15,14 @@ namespace attend::cuda::sm90 {
 template <int kStages>
 class RingPosition {
  public:
-  static_assert((kStages & (kStages - 1)) == 0);
   __device__ int stage() const { return count_ % kStages; }
   // Parity of the number of times that the ring has been gone round.
   __device__ uint32_t phase() const { return count_ / kStages % 2; }
-  __device__ void Next() { ++count_; }
-  __device__ RingPosition Before() const {
-    RingPosition before = *this;
-    --before.count_;
-    return before;
+  __device__ void Next() {
+    ++count_;
+    if constexpr ((kStages & (kStages - 1)) != 0) {
+      if (count_ == 2 * kStages) count_ = 0;
+    }
   }
 
  private:
@@ -35,10 +34,7 @@ class Producer {
  public:
   __device__ Producer(const Params<kGroups>& params, SharedPlan<T>& shared)
       : params_(params), shape_(params.shape), shared_(shared) {
-    // Block 0 opens the counter; the others wait for that before their first claim. Block 0 waits for nobody,
-    // and no block starts before it, so that this cannot lock up.
-    if (threadIdx.x == 0 && blockIdx.x == 0 && shape_.claims != nullptr)
-      atomicExch(shape_.claims, NoClaims());
+    if (shape_.list != nullptr) Begin();
   }
 
   // Loads a chunk of items, the next in order at each time: with the longest first, that evens out the
@@ -73,6 +69,15 @@ class Producer {
   }
 
  private:
+  // Before the first access to memory that an earlier grid may write. Block 0 opens the counter; the others
+  // wait for that before their first claim. Block 0 waits for no other block, and no block starts before it,
+  // so that this cannot lock up.
+  __device__ void Begin() {
+    WaitForEarlierGrids();
+    begun_ = true;
+    if (blockIdx.x == 0 && shape_.claims != nullptr) atomicExch(shape_.claims, NoClaims());
+  }
+
   __device__ unsigned long long NoClaims() const { return static_cast<unsigned long long>(shape_.tag) << 32; }
 
   // Claims an item beyond the first ones. Returns the counter before.
@@ -127,6 +132,8 @@ class Producer {
 
     const int kv_head = item.head / g.heads_per_kv_head;
     const bool empty = item.tile_end == item.tile_begin;
+    // The first item is worked out while earlier grids still run.
+    if (!begun_) Begin();
     if (!empty) LoadKeys(g, item.tile_end - 1, kv_head, item.batch);
     PublishQuery(g, item);
     for (int n = item.tile_end - 1; n > item.tile_begin; --n) {
@@ -146,7 +153,7 @@ class Producer {
       Barrier* full = &shared_.q_full[query_.stage()][w];
       BarrierArriveExpect(full, T::kQueryBytes);
 #pragma unroll
-      for (int b = 0; b < T::kBlocks; ++b) {
+      for (int b = 0; b < T::kColumnBlocks; ++b) {
         CopyBox(shared_.q[query_.stage()][w] + b * T::kQueryBlockBytes, &g.q, b * T::kBlockColumns,
                 item.row_begin, item.head, item.batch, full);
       }
@@ -179,7 +186,7 @@ class Producer {
   __device__ void Load(const CUtensorMap* map, uint8_t* to, Barrier* full, int n, int kv_head, int batch) {
     BarrierArriveExpect(full, T::kTileBytes);
 #pragma unroll
-    for (int b = 0; b < T::kBlocks; ++b) {
+    for (int b = 0; b < T::kColumnBlocks; ++b) {
       CopyBox(to + b * T::kKeyBlockBytes, map, b * T::kBlockColumns, n * T::kKeys, kv_head, batch, full);
     }
   }
@@ -188,8 +195,10 @@ class Producer {
   const Shape& shape_;
   SharedPlan<T>& shared_;
   RingPosition<T::kQueryStages> query_;
-  RingPosition<T::kStages> key_, value_;
+  RingPosition<T::kKeyStages> key_;
+  RingPosition<T::kValueStages> value_;
   int64_t next_ = blockIdx.x;
+  bool begun_ = false;
   bool claimed_ = false;
   int group_ = -1;
   int chunk_count_ = 0;

@@ -6,6 +6,12 @@
 // maximum has grown by more than 2^kLazyLog2: weights stay below that, exact in fp32 and far from overflow
 // in fp16, and the sum is of the same weights, so that the result is the same softmax.
 //
+// Whole tiles go without a look at their maxima: once a row has seen a whole tile, the weights of later ones
+// are summed under the offset that stands, and only a tile whose weights add up to more than kWeightsMax
+// moves it. The result is the same softmax: any offset serves that is one of the row's own scores, whose
+// weight is 1 and keeps the sum from being small, as long as no weight overflows, in fp32 or as an operand of
+// P·V.
+//
 // Each thread holds two rows; four neighbouring threads share a row.
 #ifndef ATTEND_KERNELS_CUDA_FLASH_SM90_SOFTMAX_H_
 #define ATTEND_KERNELS_CUDA_FLASH_SM90_SOFTMAX_H_
@@ -22,6 +28,8 @@
 namespace attend::cuda::sm90 {
 
 inline constexpr float kLazyLog2 = 8.0f;
+// What a thread's weights of a row in a tile may add up to without a look at the maximum: fp16 ends at 2^16.
+inline constexpr float kWeightsMax = 4096.0f;
 // Rounding of M is harmless (it is the same for the whole row) as long as it stays below a few units; past
 // this |M| the careful pass computes (s - m)*c instead, where the difference is exact.
 inline constexpr float kOffsetMax = 67108864.0f;  // 2^26
@@ -133,6 +141,51 @@ __device__ inline bool SoftmaxTile(float (&s)[kCount], RowState& state, float c,
   state.sum[0] = sum[0][0] + sum[0][1];
   state.sum[1] = sum[1][0] + sum[1][1];
   return moved;
+}
+
+// Weights of a tile that all rows see whole, under offsets that stand, without a look at the maxima: adds to
+// the sums, and returns whether some row of this warp has weights so large that its offset has to move.
+template <int kCount>
+__device__ inline bool WeighTile(float (&s)[kCount], RowState& state, float c, const float (&offset)[2]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) s[i] = Exp2(fmaf(s[i], c, -offset[(i / 2) % 2]));
+  bool excess = false;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    // Two sums a row, for the latency.
+    float sum[2] = {s[2 * r], s[2 * r + 1]};
+#pragma unroll
+    for (int i = 4; i < kCount; i += 4) {
+      sum[0] += s[i + 2 * r];
+      sum[1] += s[i + 2 * r + 1];
+    }
+    const float tile = sum[0] + sum[1];
+    excess |= tile > kWeightsMax;
+    state.sum[r] += tile;
+  }
+  return __any_sync(0xffffffffu, excess);
+}
+
+// Moves offsets up by the largest weight of the tile; scales weights, sums and output. Infinite weights stay:
+// the careful pass makes up for them.
+template <int kCount, int kOutputs>
+__device__ inline void ShiftOffset(float (&s)[kCount], float (&o)[kOutputs], RowState& state, float c,
+                                   float (&offset)[2]) {
+  float largest[2];
+  RowMaxima(s, largest);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const bool moves = largest[r] > 1.0f && largest[r] < INFINITY;
+    if (moves) state.max[r] += __fdividef(__log2f(largest[r]), c);
+    const float moved = state.Offset(r, c);
+    const float correction = Exp2(offset[r] - moved);
+    offset[r] = moved;
+    state.sum[r] *= correction;
+#pragma unroll
+    for (int i = 0; i < kCount / 2; ++i) s[4 * (i / 2) + 2 * r + i % 2] *= correction;
+#pragma unroll
+    for (int i = 0; i < kOutputs / 2; ++i) o[4 * (i / 2) + 2 * r + i % 2] *= correction;
+  }
 }
 
 // Weights as the register operand of the second product.

@@ -6,10 +6,23 @@
 
 namespace attend::cuda::sm90 {
 
+// Tiles that one head_dim has. A problem walks the one that PlanLaunches picks.
+enum class TileKind {
+  kWide,    // as many columns as registers and shared memory hold
+  kNarrow,  // where masks cut tiles at an angle, or wide ones would cover many keys in vain
+  kFew,     // few rows, in blocks small enough that a multiprocessor holds two
+};
+
 struct Tile {
   int consumers;     // warpgroups of 64 query rows
-  int stages;        // of K, and of V, in shared memory: a power of two
-  int query_stages;  // of Q, likewise
+  int keys;          // columns
+  int key_stages;    // of K in shared memory
+  int value_stages;  // of V
+  int query_stages;  // of Q
+  int blocks = 1;    // per multiprocessor
+
+  constexpr int rows() const { return 64 * consumers; }
+  friend constexpr bool operator==(const Tile&, const Tile&) = default;
 };
 
 // The head_dim that the kernel computes with: the next of 64, 96, 128, 192, 256.
@@ -17,31 +30,24 @@ constexpr int PaddedHeadDim(int head_dim) {
   return head_dim <= 64 ? 64 : head_dim <= 96 ? 96 : head_dim <= 128 ? 128 : head_dim <= 192 ? 192 : 256;
 }
 
-// Columns of a tile: as many as registers and shared memory hold; fewer where masks cut tiles at an angle.
-constexpr int KeysOf(int padded_head_dim, bool narrow) {
+constexpr Tile TileOf(int padded_head_dim, TileKind kind) {
   switch (padded_head_dim) {
     case 64:
-      return 128;
+      if (kind == TileKind::kFew)
+        return {
+            .consumers = 1, .keys = 128, .key_stages = 2, .value_stages = 2, .query_stages = 1, .blocks = 2};
+      return {.consumers = 3, .keys = 128, .key_stages = 4, .value_stages = 4, .query_stages = 2};
     case 96:
-      return 160;
+      return {.consumers = 2, .keys = 160, .key_stages = 2, .value_stages = 2, .query_stages = 2};
     case 128:
-      return narrow ? 128 : 160;
+      if (kind == TileKind::kWide)
+        return {.consumers = 2, .keys = 160, .key_stages = 2, .value_stages = 2, .query_stages = 2};
+      // A third stage of V, because P·V of one tile is still in flight when that of the next is issued.
+      return {.consumers = 2, .keys = 128, .key_stages = 2, .value_stages = 3, .query_stages = 2};
     case 192:
-      return 112;
+      return {.consumers = 2, .keys = 112, .key_stages = 2, .value_stages = 2, .query_stages = 1};
     default:
-      return 80;
-  }
-}
-
-constexpr Tile TileOf(int padded_head_dim) {
-  switch (padded_head_dim) {
-    case 64:
-      return {.consumers = 3, .stages = 4, .query_stages = 2};
-    case 96:
-    case 128:
-      return {.consumers = 2, .stages = 2, .query_stages = 2};
-    default:
-      return {.consumers = 2, .stages = 2, .query_stages = 1};
+      return {.consumers = 2, .keys = 80, .key_stages = 2, .value_stages = 2, .query_stages = 1};
   }
 }
 

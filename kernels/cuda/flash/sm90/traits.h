@@ -1,4 +1,4 @@
-// Tiles, stages, registers and shared memory of the kernel, per padded head_dim.
+// Registers and shared memory of the kernel, per padded head_dim and tile.
 #ifndef ATTEND_KERNELS_CUDA_FLASH_SM90_TRAITS_H_
 #define ATTEND_KERNELS_CUDA_FLASH_SM90_TRAITS_H_
 
@@ -14,34 +14,39 @@ namespace attend::cuda::sm90 {
 inline constexpr int kWarpgroupRows = 64;
 inline constexpr int kWarpgroupThreads = 128;
 
-template <typename ElementType, int kHeadDimValue, int kKeysValue, bool kModifiedValue>
+template <typename ElementType, int kHeadDimValue, Tile kTileValue, bool kModifiedValue>
 struct Traits {
   using Element = ElementType;
   static constexpr int kHeadDim = kHeadDimValue;  // padded; of q, k and v alike
-  static constexpr int kKeys = kKeysValue;        // columns of a tile of scores
   // Whether scores pass through softcap, ALiBi or a scale that is not positive.
   static constexpr bool kModified = kModifiedValue;
 
-  static constexpr Tile kTile = TileOf(kHeadDim);
+  static constexpr Tile kTile = kTileValue;
+  static constexpr int kKeys = kTile.keys;
   static constexpr int kConsumers = kTile.consumers;
-  static constexpr int kRows = kConsumers * kWarpgroupRows;
+  static constexpr int kRows = kTile.rows();
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroupThreads;
-  static constexpr int kStages = kTile.stages;
+  static constexpr int kKeyStages = kTile.key_stages;
+  static constexpr int kValueStages = kTile.value_stages;
   static constexpr int kQueryStages = kTile.query_stages;
+  // Whether registers hold the weights of two tiles.
+  static constexpr bool kTwoWeights = kConsumers <= 2 && kKeys + kHeadDim / 2 <= 192 && !kModified;
   // Registers per thread; the register file has 65,536.
-  static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 32;
-  static constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : 160;
-  static_assert(kWarpgroupThreads * (kProducerRegisters + kConsumers * kConsumerRegisters) <= 65536);
+  static constexpr int kBlocks = kTile.blocks;
+  static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 40;
+  static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : kConsumers == 2 ? 232 : 216;
+  static_assert(kBlocks * kWarpgroupThreads * (kProducerRegisters + kConsumers * kConsumerRegisters) <=
+                65536);
 
   // A tile in shared memory is a row of blocks, each kBlockColumns wide: a swizzle's width.
   static constexpr Swizzle kSwizzle = kHeadDim % 64 == 0 ? Swizzle::k128 : Swizzle::k64;
   static constexpr int kRowBytes = kSwizzle == Swizzle::k128 ? 128 : 64;
   static constexpr int kBlockColumns = kRowBytes / 2;
-  static constexpr int kBlocks = kHeadDim / kBlockColumns;
+  static constexpr int kColumnBlocks = kHeadDim / kBlockColumns;
   static constexpr int kQueryBlockBytes = kWarpgroupRows * kRowBytes;
   static constexpr int kKeyBlockBytes = kKeys * kRowBytes;
-  static constexpr int kQueryBytes = kBlocks * kQueryBlockBytes;  // of one warpgroup
-  static constexpr int kTileBytes = kBlocks * kKeyBlockBytes;     // of K, and of V
+  static constexpr int kQueryBytes = kColumnBlocks * kQueryBlockBytes;  // of one warpgroup
+  static constexpr int kTileBytes = kColumnBlocks * kKeyBlockBytes;     // of K, and of V
 };
 
 // Items that a block walks before it looks whether some have to be walked again.
@@ -63,11 +68,11 @@ struct Item {
 template <typename T>
 struct SharedPlan {
   uint8_t q[T::kQueryStages][T::kConsumers][T::kQueryBytes];
-  uint8_t k[T::kStages][T::kTileBytes];
-  uint8_t v[T::kStages][T::kTileBytes];
+  uint8_t k[T::kKeyStages][T::kTileBytes];
+  uint8_t v[T::kValueStages][T::kTileBytes];
   Barrier q_full[T::kQueryStages][T::kConsumers], q_empty[T::kQueryStages][T::kConsumers];
-  Barrier k_full[T::kStages], k_empty[T::kStages];
-  Barrier v_full[T::kStages], v_empty[T::kStages];
+  Barrier k_full[T::kKeyStages], k_empty[T::kKeyStages];
+  Barrier v_full[T::kValueStages], v_empty[T::kValueStages];
   Barrier chunk_done, chunk_read;  // consumers have walked a chunk; have read redo
   Item item[T::kQueryStages][T::kConsumers];
   int32_t chunk_items[kChunkItems];

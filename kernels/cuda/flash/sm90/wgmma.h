@@ -32,6 +32,12 @@ __device__ inline void PinRegisters(float (&registers)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
 }
 
+template <int kCount>
+__device__ inline void PinWeights(uint32_t (&registers)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(registers[i])::"memory");
+}
+
 // --- shared-memory matrix descriptors ---
 
 // How rows of 128 or 64 bytes are permuted in shared memory, the same for the copy engine and for wgmma.
