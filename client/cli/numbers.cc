@@ -1,5 +1,6 @@
 #include "client/cli/numbers.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -20,29 +21,33 @@ void Store(T value, void* data, int64_t index) {
   std::memcpy(static_cast<char*>(data) + index * static_cast<int64_t>(sizeof(T)), &value, sizeof(T));
 }
 
+// By bits, in a few operations a number: inputs of a benchmark have tens of millions.
 double HalfToDouble(uint16_t bits) {
   const double sign = bits & 0x8000 ? -1 : 1;
   const int exponent = (bits >> 10) & 0x1f;
-  const int fraction = bits & 0x3ff;
+  const uint64_t fraction = bits & 0x3ff;
   if (exponent == 0x1f) return fraction != 0 ? std::numeric_limits<double>::quiet_NaN() : sign * INFINITY;
-  if (exponent == 0) return sign * std::ldexp(fraction, -24);
-  return sign * std::ldexp(fraction + 0x400, exponent - 25);
+  if (exponent == 0) return sign * static_cast<double>(fraction) * 0x1p-24;
+  return sign * std::bit_cast<double>(static_cast<uint64_t>(exponent - 15 + 1023) << 52 | fraction << 42);
 }
 
 uint16_t DoubleToHalf(double value) {
-  const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
-  const double magnitude = std::fabs(value);
+  const auto bits = std::bit_cast<uint64_t>(value);
+  const auto sign = static_cast<uint16_t>(bits >> 48 & 0x8000);
   if (std::isnan(value)) return sign | 0x7e00;
-  if (magnitude >= 65520) return sign | 0x7c00;  // halfway between the largest, 65504, and 2^16
-  if (magnitude < std::ldexp(1, -14)) {
-    // Subnormal: multiples of 2^-24. Rounding up to 0x400 gives the smallest normal number, as it should.
-    return static_cast<uint16_t>(sign | static_cast<uint16_t>(std::nearbyint(std::ldexp(magnitude, 24))));
-  }
-  int exponent = 0;
-  const double mantissa = std::frexp(magnitude, &exponent);  // [0.5, 1)
+  if (std::fabs(value) >= 65520) return sign | 0x7c00;  // halfway between the largest, 65504, and 2^16
+  const int exponent = static_cast<int>(bits >> 52 & 0x7ff) - 1023;
+  // Bits of the fraction that go: more where the result is subnormal, a multiple of 2^-24.
+  const int dropped = 42 + std::max(0, -14 - exponent);
+  if (dropped > 53) return sign;  // nearer to 0 than to 2^-24
+  const uint64_t fraction = (bits & ((uint64_t{1} << 52) - 1)) | uint64_t{1} << 52;
+  uint64_t kept = fraction >> dropped;
+  const uint64_t rest = fraction & ((uint64_t{1} << dropped) - 1);
+  const uint64_t half = uint64_t{1} << (dropped - 1);
+  if (rest > half || (rest == half && kept % 2 == 1)) ++kept;
   // The implicit bit of the fraction adds one to the exponent field; so does a fraction that rounds up to 2.
-  const auto fraction = static_cast<int>(std::nearbyint(std::ldexp(mantissa, 11)));
-  return static_cast<uint16_t>(sign | (((exponent + 13) << 10) + fraction));
+  const int field = ((std::max(exponent, -14) + 14) << 10) + static_cast<int>(kept);
+  return static_cast<uint16_t>(sign | field);
 }
 
 uint16_t DoubleToBfloat(double value) {
