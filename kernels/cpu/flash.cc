@@ -8,6 +8,9 @@
 //
 // After the last key out = o / l. What is carried is q, k, v and out, however many scores there are.
 //
+// A thread walks several tiles of queries side by side over the same keys, which then come from memory once
+// for all.
+//
 // Few queries against many keys (decoding) would leave threads idle: there the keys are split, each split
 // keeps its own (o, m, l), and a second step folds them together with the same correction.
 #include "kernels/cpu/targets.h"
@@ -26,10 +29,16 @@ namespace attend::cpu::HWY_NAMESPACE {
 // The kernels share names for their passes: without internal linkage the linker would mix them.
 namespace {
 
+// Tiles of queries that one thread walks together, key tile by key tile, so that keys and values come from
+// memory once for all of them. What a tile computes, and in what order, is the same alone.
+constexpr int64_t kTilesPerWalk = 4;
+
 struct FlashScratch {
   FlashScratch(const Launch& launch, Carver& carver) {
     constexpr int64_t kLanes = kVectorsMax * kFloats;
-    q_t = carver.Take<float>(launch.head_dim * std::max<int64_t>(kLanes, kNarrowLanes));
+    for (float*& q : queries)
+      q = carver.Take<float>(launch.head_dim * std::max<int64_t>(kLanes, kNarrowLanes));
+    q_t = queries[0];
     s = carver.Take<float>(kKeysPerTile * kLanes);
     added = carver.Take<float>(kKeysPerTile * kLanes);
     k = carver.Take<float>(static_cast<int64_t>(kKeysPerTile) * launch.head_dim);
@@ -37,6 +46,13 @@ struct FlashScratch {
     row = carver.Take<float>(std::max(launch.head_dim, launch.v_head_dim));
     narrow_o = carver.Take<float>(kNarrowLanes * static_cast<int64_t>(launch.v_head_dim));
   }
+  // Of another tile of those that are walked together.
+  FlashScratch Of(int64_t tile) const {
+    FlashScratch scratch = *this;
+    scratch.q_t = queries[tile];
+    return scratch;
+  }
+  float* queries[kTilesPerWalk];
   float* q_t;
   float* s;
   float* added;  // bias and mask of a tile
@@ -107,13 +123,20 @@ HWY_NOINLINE HWY_ATTR void NarrowStep(const Launch& launch, const Tile& tile, in
                             scratch.narrow_o);
 }
 
+// Calls step(key, count) for what the tile of keys at `key` (a multiple of kKeysPerTile) has of the range, if
+// it has any.
+template <typename Step>
+void WithKeys(KeyRange range, int64_t key, const Step& step) {
+  const int64_t begin = std::max(key, range.begin / kBlock * kBlock);
+  const int64_t end = std::min<int64_t>(key + kKeysPerTile, range.end);
+  if (begin < end) step(begin, static_cast<int>(end - begin));
+}
+
 // Calls step(key, count) for the tiles of keys in range.
 template <typename Step>
 void ForEachKeyTile(KeyRange range, const Step& step) {
   for (int64_t key = range.begin / kKeysPerTile * kKeysPerTile; key < range.end; key += kKeysPerTile) {
-    const int64_t begin = std::max(key, range.begin / kBlock * kBlock);
-    const int64_t end = std::min<int64_t>(key + kKeysPerTile, range.end);
-    step(begin, static_cast<int>(end - begin));
+    WithKeys(range, key, step);
   }
 }
 
@@ -173,6 +196,39 @@ void RunTile(const Launch& launch, const Tile& tile, KeyRange range, const Flash
   }
 }
 
+// The tiles, none of them narrow, each with a state of its own.
+HWY_ATTR void RunTogether(const Launch& launch, std::span<const Tile> tiles, const FlashScratch& scratch,
+                          const TileState* states) {
+  KeyRange range = tiles[0].keys;
+  for (size_t i = 0; i < tiles.size(); ++i) {
+    const size_t lanes = Vectors(tiles[i]) * kFloats;
+    PackQueries(launch, tiles[i], lanes, scratch.queries[i], scratch.row);
+    ClearState(states[i], lanes, launch.v_head_dim);
+    range = {std::min(range.begin, tiles[i].keys.begin), std::max(range.end, tiles[i].keys.end)};
+  }
+  for (int64_t key = range.begin / kKeysPerTile * kKeysPerTile; key < range.end; key += kKeysPerTile) {
+    for (size_t i = 0; i < tiles.size(); ++i) {
+      WithKeys(tiles[i].keys, key, [&](int64_t begin, int count) {
+        const FlashScratch mine = scratch.Of(static_cast<int64_t>(i));
+        switch (Vectors(tiles[i])) {
+          case 1:
+            return Step<1, false>(launch, tiles[i], begin, count, mine, states[i]);
+          case 2:
+            return Step<2, false>(launch, tiles[i], begin, count, mine, states[i]);
+          default:
+            return Step<3, false>(launch, tiles[i], begin, count, mine, states[i]);
+        }
+      });
+    }
+  }
+  for (size_t i = 0; i < tiles.size(); ++i) {
+    // As in WalkSafely; alone, since it is rare.
+    if (AnyNan(states[i].o, launch.v_head_dim * Vectors(tiles[i]) * kFloats)) {
+      RunTile(launch, tiles[i], tiles[i].keys, scratch, states[i]);
+    }
+  }
+}
+
 // Folds another split's state into into.
 HWY_ATTR void Fold(const TileState& other, size_t lanes, int dim, const TileState& into) {
   const FloatTag df;
@@ -205,14 +261,14 @@ struct FlashWorkspace {
   FlashWorkspace(const Launch& launch, int thread_count, Carver& carver) {
     for (int i = 0; i < thread_count; ++i) {
       scratch.emplace_back(launch, carver);
-      states.push_back(TakeState(launch, carver));
+      for (int64_t t = 0; t < kTilesPerWalk; ++t) states.push_back(TakeState(launch, carver));
     }
     for (int64_t i = 0; AnySplit(launch) && i < SplitStates(thread_count); ++i) {
       split_states.push_back(TakeState(launch, carver));
     }
   }
   std::vector<FlashScratch> scratch;  // one a thread
-  std::vector<TileState> states;      // one a thread
+  std::vector<TileState> states;      // kTilesPerWalk a thread
   std::vector<TileState> split_states;
 };
 
@@ -252,11 +308,28 @@ void Flash(const Launch& launch, void* block, Parallel& parallel) {
   const FlashWorkspace workspace(launch, parallel.thread_count(), carver);
   constexpr int kLanes = kVectorsMax * kFloats;
   const Units whole(launch.problems, kLanes, [](const Problem& p) { return Splits(p) == 1; });
-  parallel.For(whole.count(), [&](int64_t unit, int thread) {
-    const Tile tile = whole.At(unit);
-    RunTile(launch, tile, tile.keys, workspace.scratch[thread], workspace.states[thread]);
-    StoreTile(launch, tile, Vectors(tile) * kFloats, workspace.states[thread], false,
-              workspace.scratch[thread].row);
+  // As many together as leave each thread a few walks.
+  const int64_t together =
+      std::clamp<int64_t>(whole.count() / (4 * parallel.thread_count()), 1, kTilesPerWalk);
+  parallel.For((whole.count() + together - 1) / together, [&](int64_t walk, int thread) {
+    const FlashScratch& scratch = workspace.scratch[thread];
+    const TileState* const states = &workspace.states[thread * kTilesPerWalk];
+    std::vector<Tile> tiles;
+    for (int64_t unit = walk * together; unit < std::min((walk + 1) * together, whole.count()); ++unit) {
+      const Tile tile = whole.At(unit);
+      if (tile.lanes > kNarrowLanes) {
+        tiles.push_back(tile);
+        continue;
+      }
+      const TileState& state = states[kTilesPerWalk - 1];  // not in use yet, or by nobody
+      RunTile(launch, tile, tile.keys, scratch, state);
+      StoreTile(launch, tile, Vectors(tile) * kFloats, state, false, scratch.row);
+    }
+    if (tiles.empty()) return;
+    RunTogether(launch, tiles, scratch, states);
+    for (size_t i = 0; i < tiles.size(); ++i) {
+      StoreTile(launch, tiles[i], Vectors(tiles[i]) * kFloats, states[i], false, scratch.row);
+    }
   });
   const Units split(launch.problems, kLanes, [](const Problem& p) { return Splits(p) > 1; });
   const int64_t states = static_cast<int64_t>(workspace.split_states.size());
