@@ -54,6 +54,7 @@ enum class Pass : uint8_t {
   kSum,     // row_sum = the sum of the row and its sink's part; lse
   kDivide,  // scores = scores / row_sum; all weights, where they are wanted
   kStats,   // ONLINE: row_max, row_sum and lse in one read
+  kShort,   // the first four one after the other, row by row in one launch, for short rows
 };
 absl::Status EnqueuePass(const Launch& launch, Pass pass, const WorkList& work, const Matrices& m,
                          Stream stream);
@@ -72,7 +73,10 @@ constexpr int64_t StripKeys(const Problem& p) { return p.kv_len <= 512 ? 64 : p.
 constexpr int64_t Fp32StripKeys(const Problem& p) {
   return p.kv_len <= 256 ? 64 : p.kv_len <= 512 ? 256 : 512;
 }
-// Rows that a block of EnqueuePass takes: 8 short ones, or one.
+// Rows that one launch takes through all passes of NAIVE: what they read and write is the same, but in so
+// small a matrix a launch takes longer than a pass.
+inline constexpr int64_t kShortRow = 512;
+// Rows that a block of EnqueuePass takes: 8 shorter ones, each a warp's, or one.
 constexpr int64_t RowsPerBlock(int64_t score_stride) { return score_stride <= 4096 ? 8 : 1; }
 
 }  // namespace attend::cuda::naive

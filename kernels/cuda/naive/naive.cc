@@ -1,5 +1,8 @@
 #include "kernels/cuda/naive/naive.h"
 
+#include <algorithm>
+#include <span>
+
 #include "kernels/cuda/flash/fp32/flash_fp32.h"
 #include "kernels/cuda/naive/matrices.h"
 #include "kernels/cuda/problem_list.h"
@@ -45,7 +48,11 @@ bool IsNaive(const Launch& launch, const Problem&, const DeviceProperties& devic
 absl::Status EnqueueNaive(const Launch& launch, const DeviceProperties&, const Workspace& workspace,
                           Stream stream) {
   constexpr Pass kPasses[] = {Pass::kMax, Pass::kExp, Pass::kSum, Pass::kDivide};
-  return Run(launch, kPasses, /*form_weights=*/false, workspace, stream);
+  constexpr Pass kShort[] = {Pass::kShort};
+  const bool all_short = std::all_of(launch.problems.begin(), launch.problems.end(),
+                                     [](const Problem& p) { return ScoreStride(p) <= kShortRow; });
+  const std::span<const Pass> passes = all_short ? std::span<const Pass>(kShort) : kPasses;
+  return Run(launch, passes, /*form_weights=*/false, workspace, stream);
 }
 
 bool IsOnline(const Launch& launch, const Problem&, const DeviceProperties& device) {

@@ -181,6 +181,14 @@ __global__ void __launch_bounds__(kThreads, 5)
   if constexpr (kPass == Pass::kSum) SumPass(p, r, m, sinks);
   if constexpr (kPass == Pass::kDivide) DividePass(p, r, m);
   if constexpr (kPass == Pass::kStats) StatsPass(p, r, m, sinks);
+  if constexpr (kPass == Pass::kShort) {  // a warp's row
+    MaxPass(p, r, m, sinks);
+    __syncwarp();
+    ExpPass(r, m);
+    SumPass(p, r, m, sinks);
+    __syncwarp();
+    DividePass(p, r, m);
+  }
 }
 
 using PassKernel = void (*)(ProblemList, Matrices, bool);
@@ -196,9 +204,11 @@ PassKernel KernelOf(Pass pass) {
     case Pass::kDivide:
       return RowsKernel<Pass::kDivide>;
     case Pass::kStats:
+      return RowsKernel<Pass::kStats>;
+    case Pass::kShort:
       break;
   }
-  return RowsKernel<Pass::kStats>;
+  return RowsKernel<Pass::kShort>;
 }
 
 }  // namespace

@@ -52,8 +52,10 @@ def profile(args):
     for row in table:
         if "erfinv" in row["Kernel Name"]:
             runs.append([])
-        elif "attend::" in row["Kernel Name"]:
+        elif "attend" in row["Kernel Name"]:
             runs[-1].append(sum(float(row[m].replace(",", "")) * factors[m] for m in METRICS))
+    if not all(runs):
+        sys.exit(f"a kernel is missing from what Nsight Compute found:\n{text[:4000]}")
     return runs
 
 

@@ -164,12 +164,14 @@ __device__ inline void MultiplyKeys(const Block& block, const unsigned char* que
   const int k_row = (lane >> 4) * 8 + (lane & 7), k_chunk = (lane >> 3) & 1;
   const float* key_scale = reinterpret_cast<const float*>(keys + 2 * T::kPartBytes);
   const float* row_scale = reinterpret_cast<const float*>(queries + Q::kScale) + block.warp_row + lane / 4;
+  // More steps would not leave registers enough.
+  constexpr int kUnrolled = T::kGroups > 1 ? 2 : 4;
   // Pairs of 8 keys that share one load of q.
   constexpr int kPairs = T::kKeys >= 32 ? 2 : 1;
 #pragma unroll
   for (int n = 0; n < T::kKeys / 16; n += kPairs) {
     float main[kPairs][T::kGroups][2][4] = {}, cross[kPairs][T::kGroups][2][4] = {};
-#pragma unroll 4
+#pragma unroll kUnrolled
     for (int step = 0; step < T::kDim / 16; ++step) {
       uint32_t a_hi[T::kGroups][4], a_lo[T::kGroups][4];
 #pragma unroll
