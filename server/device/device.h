@@ -31,7 +31,8 @@ struct DeviceInfo {
   std::string model;  // "NVIDIA H200"; the CPU's instruction set
   std::string uuid;   // of a GPU; else empty
   int64_t memory_bytes = 0;
-  int slots = 1;  // batches in flight at once
+  int slots = 1;        // batches in flight at once
+  int short_slots = 0;  // of short requests, which gather while so many are in flight; 0: as many as slots
 };
 
 // Bytes of a device's memory; what is not known or does not exist is left out.

@@ -46,6 +46,8 @@ constexpr OptionRow kTable[] = {
      "memory that kernels on the CPU device may take for scores and tiles, taken as it is needed"},
     {"device-slots", "Devices", K::kCount, &O::device_slots, 1, nullptr,
      "batches in flight on each GPU, whose copies and kernels overlap"},
+    {"device-short-slots", "Devices", K::kCount, &O::device_short_slots, 0, nullptr,
+     "of these, batches of short requests; more of those wait and share the next launch; 0: any"},
     {"device-bytes-max", "Devices", K::kBytes, &O::device_bytes_max, 0, nullptr,
      "memory of each GPU for tensors and workspace, taken at start; 0: nine tenths of what is free"},
     {"launch-time-max-us", "Devices", K::kCount, &O::launch_time_max_us, 1, nullptr,
@@ -97,6 +99,8 @@ constexpr OptionRow kTable[] = {
      "microseconds that a request waits for company when a device is free"},
     {"long-request-time", "Queue and batches", K::kDuration, &O::long_request_time, 0, nullptr,
      "predicted time from which a request leaves a device's last free slot to shorter ones"},
+    {"short-request-time", "Queue and batches", K::kDuration, &O::short_request_time, 0, nullptr,
+     "predicted time below which a request takes one of device-short-slots"},
     {"queue-wait-percent-max", "Queue and batches", K::kCount, &O::queue_wait_percent_max, 0, nullptr,
      "share of the time to its deadline that a request may be predicted to wait; else it is refused; 0: any"},
 

@@ -42,6 +42,7 @@ struct ServerOptions {
   int64_t cpu_slots = 2;
   int64_t cpu_workspace_bytes_max = int64_t{4} << 30;
   int64_t device_slots = 4;
+  int64_t device_short_slots = 2;
   int64_t device_bytes_max = 0;
   int64_t launch_time_max_us = 2000;
   absl::Duration null_launch_time = absl::ZeroDuration();
@@ -69,6 +70,7 @@ struct ServerOptions {
   absl::Duration batch_time_max = absl::Milliseconds(50);
   int64_t max_queue_delay_us = 0;
   absl::Duration long_request_time = absl::Milliseconds(100);
+  absl::Duration short_request_time = absl::Microseconds(200);
   int64_t queue_wait_percent_max = 50;
 
   absl::Duration grant_timeout = absl::Seconds(30);

@@ -79,6 +79,7 @@ SchedulerOptions MakeSchedulerOptions(const ServerOptions& options) {
   made.batch_time_max = options.batch_time_max;
   made.max_queue_delay = absl::Microseconds(options.max_queue_delay_us);
   made.long_request_time = options.long_request_time;
+  made.short_request_time = options.short_request_time;
   made.hang_factor = static_cast<double>(options.hang_factor);
   made.hang_floor = options.hang_floor;
   made.queue_wait_share_max = static_cast<double>(options.queue_wait_percent_max) / 100;

@@ -22,6 +22,7 @@ struct GroupKey {
   int32_t head_dim = 0;
   int32_t v_head_dim = 0;
   bool long_request = false;
+  bool short_request = false;
   uint64_t devices = 0;  // bit i: device i can run it
 
   auto operator<=>(const GroupKey&) const = default;

@@ -106,6 +106,7 @@ void FairQueue::Forget() {
 bool FairQueue::GroupMayGo(const GroupKey& key, const BatchBounds& bounds) const {
   if ((key.devices >> bounds.device & 1) == 0) return false;
   if (key.long_request && !bounds.long_allowed) return false;
+  if (key.short_request && !bounds.short_allowed) return false;
   if (company_ == 0) return true;
   const Group& group = groups_.find(key)->second;
   return group.ready > 0 || group.size >= company_;

@@ -49,6 +49,7 @@ struct Flow {
 struct BatchBounds {
   int device = 0;
   bool long_allowed = true;
+  bool short_allowed = true;
   int64_t device_bytes = 0;  // free on the device
   int64_t requests = 1;
   int64_t tokens = 0;

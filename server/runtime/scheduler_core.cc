@@ -126,6 +126,7 @@ absl::Status SchedulerCore::Measure(const Call& call, int64_t host_bytes, Entry*
     return TooLarge("host memory", host_bytes, "queue-bytes-max", options_.queue_bytes_max);
   }
   entry->group.long_request = entry->cost > options_.long_request_time;
+  entry->group.short_request = entry->cost < options_.short_request_time;
   return absl::OkStatus();
 }
 

@@ -58,6 +58,7 @@ class SchedulerCore : public std::enable_shared_from_this<SchedulerCore> {
     std::vector<Slot> slots;
     int free_slots = 0;
     int long_running = 0;
+    int short_running = 0;
     int64_t bytes_used = 0;           // of running batches
     absl::Duration outstanding;       // predicted, of running batches
     absl::Duration outstanding_long;  // of those that are long

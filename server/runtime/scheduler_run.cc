@@ -45,6 +45,8 @@ SchedulerCore::Batch* SchedulerCore::FormBatch() {
     BatchBounds bounds;
     bounds.device = d;
     bounds.long_allowed = state.long_running < std::max(1, slots - 1);
+    const int short_slots = devices_[d]->info().short_slots;
+    bounds.short_allowed = short_slots == 0 || state.short_running < short_slots;
     bounds.device_bytes = devices_[d]->device_bytes_max() - state.bytes_used;
     bounds.requests = options_.batch_requests_max;
     bounds.tokens = options_.batch_tokens_max;
@@ -83,6 +85,7 @@ SchedulerCore::Batch* SchedulerCore::StartBatch(int device, std::vector<Entry*> 
   state.bytes_used += batch->device_bytes;
   state.outstanding += batch->cost;
   state.pace.Begin(batch->started);
+  state.short_running += batch->entries[0]->group.short_request ? 1 : 0;
   if (batch->entries[0]->group.long_request) {
     ++state.long_running;
     state.outstanding_long += batch->cost;
@@ -120,6 +123,7 @@ void SchedulerCore::OnBatchDone(Batch* batch, BatchResult result) {
     state.bytes_used -= batch->device_bytes;
     state.outstanding -= batch->cost;
     state.pace.End(batch->cost, clock_->Now());
+    state.short_running -= group.short_request ? 1 : 0;
     if (group.long_request) {
       --state.long_running;
       state.outstanding_long -= batch->cost;

@@ -22,6 +22,7 @@ namespace attend::server {
 
 struct CudaDeviceOptions {
   int slots = 4;
+  int short_slots = 2;
   // Device memory for tensors and workspace, taken at start. 0: nine tenths of what is free.
   int64_t device_bytes = 0;
   // Pinned memory for work lists that do not fit kernel parameters, taken at start.

@@ -138,6 +138,7 @@ class FakeSlot : public DeviceSlot {
 struct FakeDeviceOptions {
   std::string name = "fake:0";
   int slots = 1;
+  int short_slots = 0;
   bool at_once = false;
   int64_t device_bytes_max = 1000;
 };
@@ -149,6 +150,7 @@ class FakeDevice : public Device {
     info_.name = options.name;
     info_.kind = "fake";
     info_.slots = options.slots;
+    info_.short_slots = options.short_slots;
   }
   const DeviceInfo& info() const override { return info_; }
   absl::Status Check(const Call& call) const override {

@@ -232,5 +232,19 @@ TEST(Devices, TheLeastLoadedTakesTheNextAndIdleOnesShare) {
   EXPECT_TRUE(scheduler->Drain(absl::Seconds(10)));
 }
 
+TEST_F(BatchTest, ShortRequestsGatherWhereTheirSlotsAreTakenAndOthersPass) {
+  FakeDeviceOptions device;
+  device.slots = 4;
+  device.short_slots = 2;
+  Start({}, device);
+  const Call no_time = FakeCall(1, 0);
+  for (int i = 0; i < 5; ++i) Submit({absl::StrCat("s", i), no_time});
+  EXPECT_THAT(control_.batch_sizes(), ElementsAre(1, 1));
+  Submit({"millisecond", FakeCall(1, 1)});
+  EXPECT_THAT(control_.batch_sizes(), ElementsAre(1, 1, 1)) << "the other slots are not theirs";
+  control_.Complete();
+  EXPECT_THAT(control_.batch_sizes(), ElementsAre(1, 1, 1, 3));
+}
+
 }  // namespace
 }  // namespace attend::server
