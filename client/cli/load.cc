@@ -33,6 +33,7 @@ class Tally {
     if (!counted) return;
     last_ = std::max(last_, now);
     if (!response.ok()) {
+      if (result_.errors.empty()) result_.first_error = Describe(response.status());
       ++result_.errors[absl::StatusCodeToString(response.status().code())];
       return;
     }
@@ -146,6 +147,7 @@ nlohmann::ordered_json ToJson(const LoadResult& r, const LoadOptions& options) {
       {"seconds", r.seconds},
       {"succeeded", r.latency_s.size()},
       {"errors", r.errors},
+      {"first_error", r.first_error},
       {"not_sent", r.not_sent},
       {"retried", r.retried},
       {"calls_per_s", per_s},
@@ -162,10 +164,11 @@ nlohmann::ordered_json ToJson(const LoadResult& r, const LoadOptions& options) {
 std::string ToText(const LoadResult& r) {
   const double per_s = r.seconds > 0 ? static_cast<double>(r.latency_s.size()) / r.seconds : 0;
   std::string text = absl::StrFormat(
-      "%d calls in %.1f s: %.1f calls/s, %s/s in, %s/s out, %.1f GFLOP/s (%s on %s)\n", r.latency_s.size(),
-      r.seconds, per_s, Bytes(per_s * static_cast<double>(r.request_bytes)),
-      Bytes(per_s * static_cast<double>(r.response_bytes)), per_s * static_cast<double>(r.flops) * 1e-9,
-      r.kernel, r.device);
+      "%d calls in %.1f s: %.1f calls/s, %s/s in, %s/s out, %.1f GFLOP/s", r.latency_s.size(), r.seconds,
+      per_s, Bytes(per_s * static_cast<double>(r.request_bytes)),
+      Bytes(per_s * static_cast<double>(r.response_bytes)), per_s * static_cast<double>(r.flops) * 1e-9);
+  if (!r.latency_s.empty()) absl::StrAppend(&text, " (", r.kernel, " on ", r.device, ")");
+  absl::StrAppend(&text, "\n");
   Table latency({"latency", "p50", "p90", "p95", "p99", "p99.9", "max"});
   std::vector<std::string> row = {"from intended send"};
   for (const double p : {50.0, 90.0, 95.0, 99.0, 99.9, 100.0}) {
@@ -175,6 +178,7 @@ std::string ToText(const LoadResult& r) {
   absl::StrAppend(&text, latency.ToString());
   for (const auto& [code, count] : r.errors)
     absl::StrAppend(&text, "  ", count, " calls ended with ", code, "\n");
+  if (!r.first_error.empty()) absl::StrAppend(&text, "  the first: ", r.first_error, "\n");
   if (r.retried > 0) absl::StrAppend(&text, "  ", r.retried, " calls needed more than one attempt\n");
   if (r.not_sent > 0) absl::StrAppend(&text, "  ", r.not_sent, " calls not sent: too many in flight\n");
   return text;

@@ -27,6 +27,7 @@ struct LoadResult {
   double seconds = 0;                     // from the first counted sending to the last answer
   std::vector<double> latency_s;          // of calls that succeeded, sorted
   std::map<std::string, int64_t> errors;  // by status code
+  std::string first_error;                // what came with the first of them, every violation included
   int64_t not_sent = 0;
   int64_t retried = 0;                            // calls that needed more than one attempt
   int64_t request_bytes = 0, response_bytes = 0;  // of one call

@@ -28,23 +28,26 @@ std::string UsageMessage(const CLI::App* app, const CLI::Error& error) {
     const bool option = rest.front().rfind('-', 0) == 0;
     wrong = option ? absl::StrCat("there is no option '", rest.front(), "'")
                    : absl::StrCat("there is no command '", rest.front(), "'; there are ", known);
-  } else if (!known.empty() && error.get_name() == "RequiredError") {
+  } else if (command == app && error.get_name() == "RequiredError") {
     wrong = absl::StrCat("a command is missing: ", known);
   }
   return absl::StrCat("attend: ", wrong, "\n`", name, " --help` says more.\n");
 }
 
+// The --help of a command lists its own options only.
+void PointToCommonOptions(CLI::App& app) {
+  for (CLI::App* command : app.get_subcommands({})) {
+    PointToCommonOptions(*command);
+    const std::string own = command->get_footer();
+    command->footer(
+        absl::StrCat(own, own.empty() ? "" : "\n",
+                     "`attend --help` lists what every command takes: --address, --timeout-s, --json, TLS."));
+  }
+}
+
 int Run(int argc, char** argv) {
   attend::cli::Context context;
   CLI::App app("Calls an Attend server: exact attention over gRPC.", "attend");
-  app.footer(
-      "These options may also stand behind the command, whose own are listed by `attend COMMAND --help`.\n"
-      "Exit codes: 0 done and right; 1 the call failed or a check is off; 2 the command line is wrong.\n"
-      "Examples:\n"
-      "  attend info\n"
-      "  attend run qkv.safetensors out.safetensors --causal bottom-right --lse\n"
-      "  attend --address unix:/run/attend.sock check --dtype bf16\n"
-      "  attend bench load --rate 500 --json");
   app.failure_message(UsageMessage);
   app.set_version_flag("--version", "attend " ATTEND_VERSION);
   app.fallthrough();
@@ -57,6 +60,15 @@ int Run(int argc, char** argv) {
   attend::cli::AddInfo(app, context);
   attend::cli::AddHealth(app, context);
   attend::cli::AddDemo(app, context);
+  PointToCommonOptions(app);
+  app.footer(
+      "These options may also stand behind the command, whose own are listed by `attend COMMAND --help`.\n"
+      "Exit codes: 0 done and right; 1 the call failed or a check is off; 2 the command line is wrong.\n"
+      "Examples:\n"
+      "  attend info\n"
+      "  attend run qkv.safetensors out.safetensors --causal bottom-right --lse\n"
+      "  attend --address unix:/run/attend.sock check --dtype bf16\n"
+      "  attend bench load --rate 500 --json");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

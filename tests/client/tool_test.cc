@@ -49,6 +49,9 @@ TEST(Tool, SaysItsVersionAndHelp) {
   EXPECT_EQ(Tool("--version").text, "attend " ATTEND_VERSION "\n");
   EXPECT_EQ(Tool("--help").code, 0);
   EXPECT_EQ(Tool("bench load --help").code, 0);
+  // The options that every command takes are not listed again.
+  EXPECT_THAT(Tool("info --help").text, HasSubstr("`attend --help`"));
+  EXPECT_THAT(Tool("bench load --help").text, HasSubstr("`attend --help`"));
 }
 
 TEST(Tool, WrongCommandLinesEndWith2) {
@@ -65,6 +68,7 @@ TEST(Tool, SaysWhatIsWrongAndWhereToLook) {
             "`attend --help` says more.\n");
   EXPECT_THAT(Tool("bench fly").text,
               AllOf(HasSubstr("'fly'; there are ladder, load"), HasSubstr("`attend bench --help`")));
+  EXPECT_THAT(Tool("bench").text, HasSubstr("--service, ladder and load"));
   EXPECT_THAT(Tool("run a b --lsr").text,
               AllOf(StartsWith("attend: "), HasSubstr("--lsr"), HasSubstr("`attend run --help`")));
 }
@@ -204,6 +208,15 @@ TEST(Tool, PutsLoadOn) {
     EXPECT_TRUE(json["errors"].empty()) << outcome.text;
     EXPECT_LE(json["latency_s"]["p50"], json["latency_s"]["p99"]);
   }
+}
+
+TEST(Tool, SaysWhyCallsOfALoadFailed) {
+  TestServer server;
+  server.FailNext({{{grpc::StatusCode::INTERNAL, "broken"}, ""}});
+  const Outcome outcome =
+      Tool("bench load --length 8 --heads 1 --head-dim 8 --duration-s 0.2 --warmup-s 0", server.address());
+  EXPECT_THAT(outcome.text,
+              AllOf(HasSubstr("1 calls ended with INTERNAL"), HasSubstr("the first: INTERNAL: broken")));
 }
 
 // A server that stands still for a while makes every call that was due then late, sent or not.
