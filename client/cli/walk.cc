@@ -139,9 +139,14 @@ std::string Number(double value) { return absl::StrFormat("%.6f", value); }
 absl::StatusOr<Walk> WalkRow(const Request& request, int64_t b, int64_t h, int64_t i, int64_t chunk_keys) {
   const absl::StatusOr<Problem64> problem = MakeProblem64(request);
   if (!problem.ok()) return problem.status();
-  if (b < 0 || b >= problem->batch || h < 0 || h >= problem->q_heads || i < 0 || i >= problem->q_lengths[b]) {
+  if (b < 0 || b >= problem->batch || h < 0 || h >= problem->q_heads) {
+    return absl::InvalidArgumentError(absl::StrCat("there is no head ", h, " of sequence ", b,
+                                                   "; sequences: ", problem->batch,
+                                                   ", heads: ", problem->q_heads));
+  }
+  if (i < 0 || i >= problem->q_lengths[b]) {
     return absl::InvalidArgumentError(
-        absl::StrCat("there is no row ", i, " of head ", h, " of sequence ", b));
+        absl::StrCat("there is no row ", i, " of sequence ", b, "; rows: ", problem->q_lengths[b]));
   }
   RowData row;
   row.problem = &*problem;
