@@ -300,7 +300,13 @@ CudaDevice::~CudaDevice() {
 
 absl::Status CudaDevice::Open() {
   const CudaApi::Properties& p = api_->properties();
-  info_ = {absl::StrCat("cuda:", p.ordinal), "cuda", p.model, p.uuid, p.memory_bytes, options_.slots, options_.short_slots};
+  info_ = {absl::StrCat("cuda:", p.ordinal),
+           "cuda",
+           p.model,
+           p.uuid,
+           p.memory_bytes,
+           options_.slots,
+           options_.short_slots};
   int64_t device_bytes = options_.device_bytes;
   if (device_bytes == 0) {
     auto free = api_->FreeMemoryBytes();
