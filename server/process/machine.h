@@ -10,9 +10,8 @@ namespace attend::server {
 int64_t MemoryBytes();
 
 // Lets each thread's heap keep up to so many freed bytes for what comes next. By itself glibc gives a freed
-// message back to the system, and the next one pays for every page again: 2 us each on a virtual machine,
-// five times what the copy of its bytes costs. Before other threads start; without effect on other C
-// libraries.
+// message back to the system, and the next one pays for every page again, which on a virtual machine costs
+// more than the copy of its bytes. Before other threads start; without effect on other C libraries.
 void KeepFreedMemory(int64_t bytes);
 
 }  // namespace attend::server

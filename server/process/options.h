@@ -19,8 +19,7 @@ namespace attend::server {
 inline constexpr int64_t kSmallShare = 8;
 
 // Values and their defaults. What each means is said in the table (option_table.cc), which is also the text
-// of
-// --help and of the README. 0 stands for "sized to this machine" where the table says so.
+// of --help and of the README. 0 stands for "sized to this machine" where the table says so.
 struct ServerOptions {
   std::string address = "127.0.0.1:50051";
   std::string metrics_address = "127.0.0.1:9464";

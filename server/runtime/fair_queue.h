@@ -98,6 +98,8 @@ class FairQueue {
   // The lead of the next batch, or null.
   Entry* FindLead(const BatchBounds& bounds);
   bool GroupMayGo(const GroupKey& key, const BatchBounds& bounds) const;
+  // Adds an entry's cost to the sums (sign 1), or takes it away (-1).
+  void Count(const Entry& entry, Flow* flow, int sign);
   // Unlinks the entry from flow and group; leaves the flow where it is in the orders.
   void Unlink(Entry* entry);
   // Puts a flow, whose place in the orders was given up, back where it now belongs.
@@ -107,8 +109,6 @@ class FairQueue {
   const int64_t company_;
   int64_t size_ = 0;
   absl::Duration cost_, short_cost_;
-  // Adds an entry's cost to the sums, or takes it away.
-  void Count(const Entry& entry, Flow* flow, int sign);
   double virtual_now_ = 0;  // where the flow served last stood
   uint64_t next_order_ = 0;
   absl::flat_hash_map<std::string, std::unique_ptr<Flow>> flows_;

@@ -16,9 +16,8 @@ std::string HttpGet(int port, absl::string_view path);
 // is of all devices. NaN where there is none.
 double Metric(int metrics_port, absl::string_view series);
 
-// Waits until the server holds nothing of any request: no call, no queued or pooled byte of host or
-// device, no grant. Says
-// what is left where the time is up; empty when nothing is.
+// Waits until the server holds nothing of any request: no call, no queued or pooled byte of host or device,
+// no grant. Says what is left where the time is up; empty when nothing is.
 std::string WaitUntilIdle(int metrics_port, absl::Duration limit = absl::Seconds(20));
 
 }  // namespace attend::integration

@@ -11,8 +11,8 @@
 namespace attend::server {
 
 // Enqueues the transfers on a stream of the current device, which is not the default stream. A copy engine
-// takes 2 us for each copy, however small: many small ones are made by a kernel, whose loads and stores go
-// over PCIe by themselves, and many larger ones are handed over in one call where the runtime has one.
+// takes its time for each copy, however small: many small ones are made by a kernel, whose loads and stores
+// go over PCIe by themselves, and many larger ones are handed over in one call where the runtime has one.
 cudaError_t EnqueueTransfers(std::span<const CudaApi::Transfer> transfers, cudaStream_t stream);
 
 }  // namespace attend::server
