@@ -4,14 +4,11 @@
 
 #include <atomic>
 #include <cstdint>
-#include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "attend/client.h"
 #include "tests/integration/server_process.h"
 
@@ -47,16 +44,6 @@ class Callers {
 // Attend calls that a server has ended: those that went well, or all. -1 where it does not answer.
 int64_t Answered(const integration::ServerProcess& server);
 int64_t Ended(const integration::ServerProcess& server);
-
-// Waits until condition holds, at most two minutes: whether it did.
-template <typename Condition>
-bool WaitUntil(const Condition& condition) {
-  for (const absl::Time end = absl::Now() + absl::Minutes(2); absl::Now() < end;) {
-    if (condition()) return true;
-    absl::SleepFor(absl::Milliseconds(20));
-  }
-  return false;
-}
 
 }  // namespace attend::deploy
 

@@ -1,7 +1,6 @@
 // nginx, as deploy/nginx configures it, in front of two server processes.
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -14,9 +13,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/deploy/callers.h"
+#include "tests/integration/eventually.h"
 #include "tests/integration/processes.h"
 #include "tests/integration/server_process.h"
 
@@ -24,6 +26,7 @@ namespace attend::deploy {
 namespace {
 
 using integration::ChildProcess;
+using integration::Eventually;
 using integration::ServerProcess;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -44,7 +47,7 @@ class Proxy : public testing::Test {
     WriteConfig({0, 1});
     nginx_ = std::make_unique<ChildProcess>(
         std::vector<std::string>{kNginx, "-e", folder_ + "/error.log", "-c", folder_ + "/nginx.conf"});
-    ASSERT_TRUE(WaitUntil([&] { return access(socket().c_str(), F_OK) == 0; })) << nginx_->Output();
+    ASSERT_TRUE(Eventually([&] { return access(socket().c_str(), F_OK) == 0; })) << nginx_->Output();
   }
   void TearDown() override {
     if (nginx_ != nullptr) {
@@ -122,7 +125,7 @@ TEST_F(Proxy, SpreadsTheCallsOfOneConnection) {
   options.connections = 1;
   const std::unique_ptr<Client> client = NewClient(options);
   Callers callers(client.get(), 8);
-  EXPECT_TRUE(WaitUntil([&] { return Answered(*servers_[0]) >= 50 && Answered(*servers_[1]) >= 50; }));
+  EXPECT_TRUE(Eventually([&] { return Answered(*servers_[0]) >= 50 && Answered(*servers_[1]) >= 50; }));
   callers.Stop();
   EXPECT_THAT(callers.failures(), IsEmpty());
 }
@@ -131,12 +134,12 @@ TEST_F(Proxy, SpreadsTheCallsOfOneConnection) {
 TEST_F(Proxy, AServerThatIsTakenOutFirstStopsWithoutLoss) {
   const std::unique_ptr<Client> client = NewClient();
   Callers callers(client.get(), 8);
-  ASSERT_TRUE(WaitUntil([&] { return Answered(*servers_[0]) >= 20 && Answered(*servers_[1]) >= 20; }));
+  ASSERT_TRUE(Eventually([&] { return Answered(*servers_[0]) >= 20 && Answered(*servers_[1]) >= 20; }));
   WriteConfig({1});
   nginx_->Signal(SIGHUP);
   // Calls no longer reach it when none has come for a while.
   int64_t seen = -1;
-  ASSERT_TRUE(WaitUntil([&] {
+  ASSERT_TRUE(Eventually([&] {
     const int64_t now = Ended(*servers_[0]);
     const bool still = now == seen;
     seen = now;
@@ -145,7 +148,7 @@ TEST_F(Proxy, AServerThatIsTakenOutFirstStopsWithoutLoss) {
   }));
   EXPECT_EQ(servers_[0]->Stop(), 0) << servers_[0]->Log();
   const int64_t before = callers.answered();
-  ASSERT_TRUE(WaitUntil([&] { return callers.answered() >= before + 100; }));
+  ASSERT_TRUE(Eventually([&] { return callers.answered() >= before + 100; }));
   callers.Stop();
   EXPECT_THAT(callers.failures(), IsEmpty());
 }
@@ -153,10 +156,10 @@ TEST_F(Proxy, AServerThatIsTakenOutFirstStopsWithoutLoss) {
 TEST_F(Proxy, AKilledServerLosesNothingOfClientsThatTryAgain) {
   const std::unique_ptr<Client> client = NewClient();
   Callers callers(client.get(), 8);
-  ASSERT_TRUE(WaitUntil([&] { return Answered(*servers_[0]) >= 20 && Answered(*servers_[1]) >= 20; }));
+  ASSERT_TRUE(Eventually([&] { return Answered(*servers_[0]) >= 20 && Answered(*servers_[1]) >= 20; }));
   servers_[0]->Signal(SIGKILL);
   const int64_t before = callers.answered();
-  ASSERT_TRUE(WaitUntil([&] { return callers.answered() >= before + 100; }));
+  ASSERT_TRUE(Eventually([&] { return callers.answered() >= before + 100; }));
   callers.Stop();
   EXPECT_THAT(callers.failures(), IsEmpty());
 }

@@ -11,11 +11,13 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/deploy/callers.h"
+#include "tests/integration/eventually.h"
 #include "tests/integration/server_process.h"
 
 namespace attend::deploy {
 namespace {
 
+using integration::Eventually;
 using integration::ServerProcess;
 using ::testing::IsEmpty;
 
@@ -46,7 +48,7 @@ class Replicas : public testing::Test {
   bool WaitForAnswers(const std::vector<int>& which, int64_t more) {
     std::vector<int64_t> until;
     for (const int i : which) until.push_back(Answered(*servers_[i]) + more);
-    return WaitUntil([&] {
+    return Eventually([&] {
       for (size_t n = 0; n < which.size(); ++n) {
         if (Answered(*servers_[which[n]]) < until[n]) return false;
       }
@@ -62,7 +64,7 @@ TEST_F(Replicas, EachTakesItsShare) {
   const std::unique_ptr<Client> client = NewClient(4);
   {
     Callers callers(client.get(), kCallers);
-    ASSERT_TRUE(WaitUntil([&] { return callers.answered() >= 600; }));
+    ASSERT_TRUE(Eventually([&] { return callers.answered() >= 600; }));
     callers.Stop();
     EXPECT_THAT(callers.failures(), IsEmpty());
   }

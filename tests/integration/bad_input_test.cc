@@ -41,7 +41,7 @@ class BadInput : public testing::Test {
   }
   // Whatever a test sent: the next request is answered.
   void TearDown() override {
-    const RawReply reply = Call(channel_, SimpleRequest(1, 16).SerializeAsString());
+    const RawReply reply = Call(channel_, SmallMessage());
     EXPECT_TRUE(reply.status.ok()) << reply.status.error_message();
     EXPECT_EQ(reply.Parse().out_data().size(), 16u * 64 * 2);
   }
@@ -81,7 +81,7 @@ TEST_F(BadInput, S2cCompressedRequestIsRefused) {
 }
 
 TEST_F(BadInput, S2dFieldFromANewerApiIsNamed) {
-  std::string message = SimpleRequest(1, 16).SerializeAsString();
+  std::string message = SmallMessage();
   message.append("\xa0\x01\x05", 3);  // field 20
   ExpectRefused(Call(channel_, message), "AttendRequest", "field number 20");
 }
@@ -180,7 +180,7 @@ TEST_F(BadInput, BytesThatAreNoMessage) {
   for (char& c : noise) c = static_cast<char>((state = state * 1664525 + 1013904223) >> 24);
   for (const std::string& message :
        {noise, std::string(1000, '\xff'), std::string("\x0a"), std::string("hello"), std::string(1000, '\0'),
-        SimpleRequest(1, 16).SerializeAsString().substr(0, 100)}) {
+        SmallMessage().substr(0, 100)}) {
     const RawReply reply = Call(channel_, message);
     EXPECT_EQ(reply.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << reply.status.error_message();
     EXPECT_FALSE(reply.Violations().empty());
@@ -213,7 +213,7 @@ TEST_F(BadInput, ManyCallersAtOnce) {
       v1::AttendRequest bad = SimpleRequest(4, 512);
       bad.mutable_v_data()->resize(static_cast<size_t>(caller));
       const std::string wrong = bad.SerializeAsString();
-      const std::string right = SimpleRequest(1, 16).SerializeAsString();
+      const std::string right = SmallMessage();
       for (int i = 0; i < 50; ++i) {
         EXPECT_EQ(Call(channel, wrong).status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
         EXPECT_TRUE(Call(channel, right).status.ok());
@@ -234,7 +234,7 @@ TEST(Reply, S1AboveFourMebibytesNeedsAClientThatAllowsIt) {
   grpc::ChannelArguments stock;
   const auto channel = grpc::CreateCustomChannel(server.target(), grpc::InsecureChannelCredentials(), stock);
   EXPECT_EQ(Call(channel, request).status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_TRUE(Call(channel, SimpleRequest(1, 16).SerializeAsString()).status.ok());
+  EXPECT_TRUE(Call(channel, SmallMessage()).status.ok());
 }
 
 TEST(Start, S17ASecondServerOnThePortSaysSo) {
@@ -243,7 +243,7 @@ TEST(Start, S17ASecondServerOnThePortSaysSo) {
   ServerProcess second({"--address=" + first.target()});
   EXPECT_FALSE(second.running());
   EXPECT_THAT(second.Log(), HasSubstr(first.target()));
-  EXPECT_TRUE(Call(first.Connect(), SimpleRequest(1, 16).SerializeAsString()).status.ok());
+  EXPECT_TRUE(Call(first.Connect(), SmallMessage()).status.ok());
 }
 
 TEST(Start, BadFlagsEndItWithALineThatNamesThem) {

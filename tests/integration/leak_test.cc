@@ -61,7 +61,7 @@ TEST(Leaks, ClientsKilledInMidRequestLeaveNothing) {
   EXPECT_EQ(WaitUntilIdle(server.metrics_port()), "");
   // 36 killed clients held 12 MiB or more each; what the heap keeps of freed slices varies.
   EXPECT_LT(server.ResidentBytes() - before, 96 * kMebibyte);
-  EXPECT_TRUE(Call(server.Connect(), SimpleRequest(1, 16).SerializeAsString()).status.ok());
+  EXPECT_TRUE(Call(server.Connect(), SmallMessage()).status.ok());
   EXPECT_EQ(server.Stop(), 0) << server.Log();
 }
 

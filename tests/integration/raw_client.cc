@@ -68,4 +68,6 @@ v1::AttendRequest SimpleRequest(int64_t heads, int64_t length) {
   return request;
 }
 
+std::string SmallMessage() { return SimpleRequest(1, 16).SerializeAsString(); }
+
 }  // namespace attend::integration

@@ -32,6 +32,8 @@ RawReply Call(const std::shared_ptr<grpc::Channel>& channel, const std::string& 
 
 // A valid request of fp16: q, k, v [1, heads, length, 64], BHLD.
 v1::AttendRequest SimpleRequest(int64_t heads, int64_t length);
+// One of 6 KiB, as bytes.
+std::string SmallMessage();
 
 }  // namespace attend::integration
 

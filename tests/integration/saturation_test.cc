@@ -33,7 +33,7 @@ Launches LaunchesOf(const ServerProcess& server) {
 
 // Callers that each wait for their answer; all are answered.
 void Saturate(const ServerProcess& server, int callers, int calls_each) {
-  const std::string message = SimpleRequest(1, 16).SerializeAsString();
+  const std::string message = SmallMessage();
   std::vector<std::thread> threads;
   for (int c = 0; c < callers; ++c) {
     threads.emplace_back([&] {
@@ -71,7 +71,7 @@ TEST(Saturation, AtTwiceTheCapacityTheDeviceWorksForAnswersInTime) {
   constexpr absl::Duration kInterval = absl::Milliseconds(640);  // 256 callers: 400 calls a second
   ServerProcess server({"--null-launch-time=20ms", absl::StrCat("--batch-requests-max=", kBatch)});
   ASSERT_TRUE(server.running()) << server.Log();
-  const std::string message = SimpleRequest(1, 16).SerializeAsString();
+  const std::string message = SmallMessage();
   std::atomic<int> answered = 0, overloaded = 0, late = 0, others = 0;
   std::vector<std::thread> threads;
   const auto channel = server.Connect();

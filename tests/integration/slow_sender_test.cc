@@ -58,9 +58,8 @@ struct Seen {
 };
 
 Seen SendSlowly(const ServerProcess& server, int senders, const std::string& large, int64_t announced) {
-  const int port = std::stoi(server.target().substr(server.target().find(':') + 1));
-  SlowProxy proxy(port, 8 * kMebibyte);
-  const std::string small = SimpleRequest(1, 16).SerializeAsString();
+  SlowProxy proxy(server.port(), 8 * kMebibyte);
+  const std::string small = SmallMessage();
   const auto channel = server.Connect();
   EXPECT_TRUE(CallAnnounced(channel, small, std::chrono::seconds(30)).ok());
   const int64_t before = server.ResidentBytes();
@@ -132,15 +131,12 @@ TEST(SlowSenders, ThatDoNotSayTheirSizeAreBoundedToo) {
 TEST(SlowSenders, ThatStopInTheMiddleLoseTheirGrant) {
   ServerProcess server({"--receive-timeout=2s"});
   ASSERT_TRUE(server.running()) << server.Log();
-  const int port = std::stoi(server.target().substr(server.target().find(':') + 1));
-  SlowProxy proxy(port, kMebibyte);
+  SlowProxy proxy(server.port(), kMebibyte);
   const std::string large = SimpleRequest(8, 8192).SerializeAsString();  // 24 s at 1 MiB/s
   const grpc::Status status = CallAnnounced(ConnectTo(proxy.target()), large, std::chrono::seconds(60));
   EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED) << status.error_message();
   EXPECT_EQ(WaitUntilIdle(server.metrics_port()), "");
-  EXPECT_TRUE(
-      CallAnnounced(server.Connect(), SimpleRequest(1, 16).SerializeAsString(), std::chrono::seconds(30))
-          .ok());
+  EXPECT_TRUE(CallAnnounced(server.Connect(), SmallMessage(), std::chrono::seconds(30)).ok());
 }
 
 }  // namespace

@@ -3,10 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstdlib>
 #include <fstream>
-#include <functional>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -17,6 +15,7 @@
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
 #include "tests/integration/certificates.h"
+#include "tests/integration/eventually.h"
 #include "tests/integration/processes.h"
 #include "tests/integration/raw_client.h"
 #include "tests/integration/server_metrics.h"
@@ -40,19 +39,8 @@ std::shared_ptr<grpc::ChannelCredentials> Tls(const std::string& roots, const Id
   return grpc::SslCredentials(options);
 }
 
-std::string SmallMessage() { return SimpleRequest(1, 16).SerializeAsString(); }
-
 grpc::Status CallOnce(const std::shared_ptr<grpc::Channel>& channel) {
   return Call(channel, SmallMessage()).status;
-}
-
-bool Eventually(const std::function<bool()>& condition) {
-  const absl::Time until = absl::Now() + absl::Seconds(30);
-  while (!condition()) {
-    if (absl::Now() > until) return false;
-    absl::SleepFor(absl::Milliseconds(10));
-  }
-  return true;
 }
 
 class TlsTest : public ::testing::Test {

@@ -2,21 +2,18 @@
 // secrets that stay where they are.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
-#include <chrono>
-#include <functional>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
-#include "attend/v1/info.pb.h"
 #include "tests/integration/certificates.h"
+#include "tests/integration/eventually.h"
 #include "tests/integration/raw_client.h"
 #include "tests/integration/server_metrics.h"
 #include "tests/integration/server_process.h"
@@ -36,8 +33,6 @@ constexpr char kRefused[] = "attend_rejected_total{reason=\"unauthenticated\"}";
 
 std::string TwoCallers() { return absl::StrCat("alice ", kAlice, "\n# the other\nbob\t", kBob, "\n"); }
 
-std::string SmallMessage() { return SimpleRequest(1, 16).SerializeAsString(); }
-
 // One call with these values of the metadata authorization.
 RawReply CallAs(const std::shared_ptr<grpc::Channel>& channel, const std::vector<std::string>& authorization,
                 const std::string& method = kAttendMethod, const std::string& message = SmallMessage()) {
@@ -47,15 +42,6 @@ RawReply CallAs(const std::shared_ptr<grpc::Channel>& channel, const std::vector
 }
 
 std::string Bearer(const std::string& token) { return "Bearer " + token; }
-
-bool Eventually(const std::function<bool()>& condition) {
-  const absl::Time until = absl::Now() + absl::Seconds(30);
-  while (!condition()) {
-    if (absl::Now() > until) return false;
-    absl::SleepFor(absl::Milliseconds(10));
-  }
-  return true;
-}
 
 class TokensTest : public ::testing::Test {
  protected:
