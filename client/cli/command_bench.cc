@@ -172,8 +172,8 @@ void AddBench(CLI::App& app, Context& context) {
   auto flags = std::make_shared<BenchFlags>();
   CLI::App& command = *app.add_subcommand("bench", "Measure the server");
   command.footer(
-      "With --compare, the figures are held against those of a former run with --json: exit code 1 where one\n"
-      "is worse by more than --tolerance.\n"
+      "With --compare, the figures are held against those of a former run with --json: exit code 1\n"
+      "where one is worse by more than --tolerance.\n"
       "Example: attend bench --service --json > before.json; attend bench --service --compare before.json");
   command.require_subcommand(0, 1);
   command.fallthrough();
