@@ -69,6 +69,8 @@ void SetArguments(const ServerOptions& options, grpc::ServerBuilder* builder) {
                               Millis(options.ping_interval_min));
 }
 
+}  // namespace
+
 SchedulerOptions MakeSchedulerOptions(const ServerOptions& options) {
   SchedulerOptions made;
   made.queue_requests_max = options.queue_requests_max;
@@ -85,6 +87,8 @@ SchedulerOptions MakeSchedulerOptions(const ServerOptions& options) {
   made.queue_wait_share_max = static_cast<double>(options.queue_wait_percent_max) / 100;
   return made;
 }
+
+namespace {
 
 class GrpcServer final : public Server {
  public:

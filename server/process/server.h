@@ -10,8 +10,12 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/process/options.h"
+#include "server/runtime/scheduler.h"
 
 namespace attend::server {
+
+// What the scheduler of a server with these options is made with. options are resolved.
+SchedulerOptions MakeSchedulerOptions(const ServerOptions& options);
 
 // Thread-safe but for Drain and the destructor, which are called once.
 class Server {

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "server/process/server.h"
 
 namespace attend::bench {
 namespace {
@@ -27,16 +28,6 @@ void FillHalves(std::byte* data, int64_t bytes) {
   }
 }
 
-server::SchedulerOptions SchedulerOptionsOf(const server::ServerOptions& options) {
-  server::SchedulerOptions made;
-  made.queue_requests_max = options.queue_requests_max;
-  made.queue_bytes_max = options.queue_bytes_max;
-  made.batch_requests_max = options.batch_requests_max;
-  made.batch_tokens_max = options.batch_tokens_max;
-  made.max_queue_delay = absl::Microseconds(options.max_queue_delay_us);
-  return made;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Open(server::ServerOptions options, const Call& call,
@@ -49,7 +40,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Open(server::ServerOptions opt
   runtime->devices_ = *std::move(devices);
   server::HostPool* pool = runtime->devices_.pool.get();
   if (auto s = server::WarmUp(runtime->devices_.devices, pool); !s.ok()) return s;
-  runtime->scheduler_ = server::Scheduler::Create(SchedulerOptionsOf(options),
+  runtime->scheduler_ = server::Scheduler::Create(server::MakeSchedulerOptions(options),
                                                   std::move(runtime->devices_.devices), /*observer=*/nullptr);
   for (int i = 0; i < callers; ++i) {
     Caller& caller = runtime->callers_.emplace_back();
