@@ -15,10 +15,6 @@ struct Piece {
   int64_t TensorOffsets::*offset;
 };
 
-int64_t AlignUp(int64_t bytes) {
-  return (bytes + kDeviceAlignment - 1) / kDeviceAlignment * kDeviceAlignment;
-}
-
 std::vector<Piece> Inputs(const Call& c, const CallTensors& t) {
   std::vector<Piece> pieces;
   const auto add = [&](const void* host, int64_t bytes, int64_t TensorOffsets::*offset) {
@@ -69,7 +65,7 @@ void PlacePieces(std::vector<Piece> pieces, TensorOffsets& tensors, int64_t& end
     const int64_t inside = piece.host - last->host;
     last->bytes = inside + piece.bytes;
     tensors.*piece.offset = last->device_offset + inside;
-    end = AlignUp(last->device_offset + last->bytes);
+    end = AlignForDevice(last->device_offset + last->bytes);
   }
 }
 
@@ -98,7 +94,7 @@ int64_t TensorDeviceBytes(const Call& c) {
        {c.q_bytes(), c.k_bytes(), c.v_bytes(), c.bias_bytes(), c.mask_bytes(), c.alibi_bytes(),
         c.sinks_bytes(), c.weight_rows_bytes(), c.out_bytes(), c.lse_bytes(), c.weights_bytes()}) {
     // A tensor may start anywhere within an aligned unit, and ends within one.
-    if (tensor > 0) bytes += AlignUp(tensor) + kDeviceAlignment;
+    if (tensor > 0) bytes += AlignForDevice(tensor) + kDeviceAlignment;
   }
   return bytes;
 }

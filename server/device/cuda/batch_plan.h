@@ -33,6 +33,9 @@ struct BatchPlan {
 };
 
 inline constexpr int64_t kDeviceAlignment = 256;
+constexpr int64_t AlignForDevice(int64_t bytes) {
+  return (bytes + kDeviceAlignment - 1) / kDeviceAlignment * kDeviceAlignment;
+}
 
 BatchPlan PlanBatch(std::span<const BatchItem> batch);
 

@@ -14,6 +14,7 @@
 #include "server/device/call_cost.h"
 #include "server/device/cuda/batch_plan.h"
 #include "server/device/cuda/cuda_region.h"
+#include "server/device/cuda/cuda_slot.h"
 #include "server/device/cuda/launch_split.h"
 #include "server/error.h"
 #include "server/memory/region_pool.h"
@@ -32,58 +33,8 @@ constexpr absl::Duration kPauseMax = absl::Milliseconds(1);
 // Copies: about what the first byte waits, and half of what PCIe carries.
 constexpr absl::Duration kCopyLatency = absl::Microseconds(20);
 constexpr int64_t kPcieBytesPerNs = 20;
-// A batch predicted to take less is urgent: its kernels go before those of long ones.
-constexpr int64_t kUrgentNs = 200'000;
 
-int64_t AlignUp(int64_t bytes) {
-  return (bytes + kDeviceAlignment - 1) / kDeviceAlignment * kDeviceAlignment;
-}
-
-class CudaDevice;
-
-class CudaSlot final : public DeviceSlot {
- public:
-  explicit CudaSlot(CudaDevice* device) : device_(device) {}
-  ~CudaSlot() override;
-
-  absl::Status Open();
-  void Run(std::span<const BatchItem> batch, Done done) override;
-
-  // Called by the device with no lock held: begins a batch that has its memory; ends one that the stream
-  // has passed, or never will.
-  void Begin();
-  void End(const absl::Status& passed);
-  // Whether the stream has passed the batch; the fault that keeps it from doing so.
-  absl::StatusOr<bool> Passed();
-  int64_t device_bytes() const { return plan_.bytes + workspace_bytes_; }
-  int64_t pinned_bytes() const { return pinned_bytes_; }
-  void Fail(const absl::Status& status);
-
-  // Of the batch in flight; the device takes and gives them back.
-  HostBlock device_block, pinned_block;
-  absl::Time begun;
-
- private:
-  absl::Status EnqueueAll();
-  absl::Status EnqueueParts(std::byte* base);
-
-  CudaDevice* const device_;
-  CudaApi::Stream normal_ = nullptr, urgent_ = nullptr, stream_ = nullptr;
-  CudaApi::Event events_[4] = {};  // begin, copied in, computed, copied out
-
-  // The batch in flight.
-  std::span<const BatchItem> batch_;
-  Done done_;
-  BatchPlan plan_;
-  std::vector<Problem> problems_;
-  Launch launch_;
-  std::vector<std::vector<Problem>> parts_;
-  int64_t workspace_bytes_ = 0, pinned_bytes_ = 0;
-  absl::Status enqueued_;
-  absl::Status recorded_;  // of the last event: not OK, and it says nothing
-};
-
-class CudaDevice final : public Device {
+class CudaDevice final : public Device, private CudaSlot::Owner {
  public:
   CudaDevice(std::shared_ptr<CudaApi> api, const CudaDeviceOptions& options)
       : api_(std::move(api)), options_(options) {}
@@ -100,17 +51,14 @@ class CudaDevice final : public Device {
   DeviceMemory memory() const override;
   absl::Status Health() const override;
 
-  CudaApi& api() { return *api_; }
-  const CudaDeviceOptions& options() const { return options_; }
-
-  // Begins the slot's batch now, or when there is room for it.
-  void Place(CudaSlot* slot);
-  // All of the slot's batch is enqueued: its end is looked for.
-  void Watch(CudaSlot* slot);
-  void Release(CudaSlot* slot);
-  void ReportFault(const absl::Status& fault);
-
  private:
+  CudaApi& api() override { return *api_; }
+  absl::Duration launch_max() const override { return options_.launch_max; }
+  void Place(CudaSlot* slot) override;
+  void Watch(CudaSlot* slot) override;
+  void Release(CudaSlot* slot) override;
+  void ReportFault(const absl::Status& fault) override;
+
   // Takes memory for the slot's batch; false where there is no room now.
   bool TryPlace(CudaSlot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CompletionLoop();
@@ -131,164 +79,6 @@ class CudaDevice final : public Device {
   absl::Status health_ ABSL_GUARDED_BY(mutex_);
   std::thread completion_;
 };
-
-// --- CudaSlot
-
-CudaSlot::~CudaSlot() {
-  CudaApi& api = device_->api();
-  if (normal_ != nullptr) api.DestroyStream(normal_);
-  if (urgent_ != nullptr) api.DestroyStream(urgent_);
-  for (CudaApi::Event event : events_) {
-    if (event != nullptr) api.DestroyEvent(event);
-  }
-}
-
-absl::Status CudaSlot::Open() {
-  CudaApi& api = device_->api();
-  auto normal = api.CreateStream(CudaApi::Priority::kNormal);
-  if (!normal.ok()) return normal.status();
-  normal_ = *normal;
-  auto urgent = api.CreateStream(CudaApi::Priority::kUrgent);
-  if (!urgent.ok()) return urgent.status();
-  urgent_ = *urgent;
-  for (CudaApi::Event& event : events_) {
-    auto created = api.CreateEvent();
-    if (!created.ok()) return created.status();
-    event = *created;
-  }
-  return absl::OkStatus();
-}
-
-void CudaSlot::Run(std::span<const BatchItem> batch, Done done) {
-  batch_ = batch;
-  done_ = std::move(done);
-  plan_ = PlanBatch(batch);
-  const CudaApi& api = device_->api();
-
-  // Sizes do not depend on addresses: the problems are made again once the range is known.
-  problems_.clear();
-  for (size_t i = 0; i < batch.size(); ++i) {
-    const std::vector<Problem> made = MakeProblems(*batch[i].call, *batch[i].tensors);
-    problems_.insert(problems_.end(), made.begin(), made.end());
-  }
-  launch_ = MakeLaunch(*batch[0].call, problems_);
-  const int sms = api.properties().multiprocessors;
-  int64_t predicted_ns = 0;
-  for (const Problem& problem : problems_) predicted_ns += PredictNs(launch_, problem, sms);
-  stream_ = predicted_ns < kUrgentNs ? urgent_ : normal_;
-
-  parts_ = SplitLaunch(launch_, sms, absl::ToInt64Nanoseconds(device_->options().launch_max));
-  workspace_bytes_ = pinned_bytes_ = 0;
-  for (const std::vector<Problem>& part : parts_) {
-    Launch launch = launch_;
-    launch.problems = part;
-    // Parts run one after another on the stream and share the workspace. Pinned work lists are read by
-    // copies that may not have run when the next part is enqueued, so each part has its own.
-    workspace_bytes_ = std::max(workspace_bytes_, AlignUp(api.WorkspaceBytes(launch)));
-    pinned_bytes_ += AlignUp(api.PinnedWorkspaceBytes(launch));
-  }
-  device_->Place(this);
-}
-
-void CudaSlot::Begin() {
-  begun = absl::Now();
-  enqueued_ = EnqueueAll();
-  // Whatever was enqueued has to pass before the memory is free.
-  recorded_ = device_->api().Record(events_[3], stream_);
-  device_->Watch(this);
-}
-
-absl::Status CudaSlot::EnqueueAll() {
-  CudaApi& api = device_->api();
-  std::byte* base = device_block.data();
-  std::vector<CudaApi::Transfer> transfers;
-  for (const CopyRange& copy : plan_.in)
-    transfers.push_back({base + copy.device_offset, copy.host, copy.bytes});
-  if (auto s = api.Record(events_[0], stream_); !s.ok()) return s;
-  if (auto s = api.CopyIn(transfers, stream_); !s.ok()) return s;
-  if (auto s = api.Record(events_[1], stream_); !s.ok()) return s;
-  if (auto s = EnqueueParts(base); !s.ok()) return s;
-  if (auto s = api.Record(events_[2], stream_); !s.ok()) return s;
-  transfers.clear();
-  for (const CopyRange& copy : plan_.out)
-    transfers.push_back({copy.host, base + copy.device_offset, copy.bytes});
-  return api.CopyOut(transfers, stream_);
-}
-
-absl::Status CudaSlot::EnqueueParts(std::byte* base) {
-  CudaApi& api = device_->api();
-  problems_.clear();
-  for (size_t i = 0; i < batch_.size(); ++i) {
-    const std::vector<Problem> made = MakeProblems(*batch_[i].call, AtAddress(plan_.tensors[i], base));
-    problems_.insert(problems_.end(), made.begin(), made.end());
-  }
-  launch_.problems = problems_;
-  parts_ = SplitLaunch(launch_, api.properties().multiprocessors,
-                       absl::ToInt64Nanoseconds(device_->options().launch_max));
-  std::byte* workspace = base + plan_.bytes;
-  std::byte* pinned = pinned_block.data();
-  for (const std::vector<Problem>& part : parts_) {
-    Launch launch = launch_;
-    launch.problems = part;
-    const int64_t pinned_bytes = AlignUp(api.PinnedWorkspaceBytes(launch));
-    if (auto s = api.Enqueue(launch, workspace, workspace_bytes_, pinned, pinned_bytes, stream_); !s.ok()) {
-      return s;
-    }
-    pinned += pinned_bytes;
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<bool> CudaSlot::Passed() {
-  const absl::StatusOr<bool> passed = recorded_.ok() ? device_->api().Passed(events_[3]) : recorded_;
-  if (passed.ok() || IsStickyFault(passed.status())) return passed;
-  // The event says nothing, and as long as the GPU may write to the batch's memory nobody else may have it.
-  const absl::Status waited = device_->api().AwaitStream(stream_);
-  return waited.ok() ? passed : waited;
-}
-
-void CudaSlot::End(const absl::Status& passed) {
-  CudaApi& api = device_->api();
-  // What went wrong first, but for a fault that ends the device.
-  const absl::Status status = enqueued_.ok() || IsStickyFault(passed) ? passed : enqueued_;
-  BatchResult result;
-  result.items.resize(batch_.size());
-  if (status.ok()) {
-    const auto elapsed = [&](int from) {
-      return api.ElapsedNs(events_[from], events_[from + 1]).value_or(0);
-    };
-    result.copy_in_ns = elapsed(0);
-    result.kernel_ns = elapsed(1);
-    result.copy_out_ns = elapsed(2);
-    for (const CopyRange& copy : plan_.in) result.copy_in_bytes += copy.bytes;
-    for (const CopyRange& copy : plan_.out) result.copy_out_bytes += copy.bytes;
-  } else if (IsStickyFault(status)) {
-    device_->ReportFault(status);
-  }
-  size_t first = 0;
-  for (size_t i = 0; i < batch_.size(); ++i) {
-    result.items[i].status = status;
-    Launch launch = launch_;
-    launch.problems = std::span(problems_).subspan(first, batch_[i].call->batch);
-    first += batch_[i].call->batch;
-    if (!status.ok()) continue;
-    const TileShape tile = api.FlashTile(launch);
-    result.items[i].work = CountWork(launch, tile);
-    result.items[i].saved_bytes = SavedBytes(launch, result.items[i].work, tile);
-  }
-  device_->Release(this);
-  // The slot may run again from inside done: nothing of it is touched after.
-  std::exchange(done_, nullptr)(std::move(result));
-}
-
-void CudaSlot::Fail(const absl::Status& status) {
-  BatchResult result;
-  result.items.resize(batch_.size());
-  for (ItemResult& item : result.items) item.status = status;
-  std::exchange(done_, nullptr)(std::move(result));
-}
-
-// --- CudaDevice
 
 CudaDevice::~CudaDevice() {
   {
@@ -327,7 +117,7 @@ absl::Status CudaDevice::Check(const Call& call) const {
   const std::vector<Problem> problems = PlaceholderProblems(call);
   const Launch launch = MakeLaunch(call, problems);
   if (auto s = api_->CheckLaunchSupported(launch); !s.ok()) return s;
-  const int64_t pinned = AlignUp(api_->PinnedWorkspaceBytes(launch));
+  const int64_t pinned = AlignForDevice(api_->PinnedWorkspaceBytes(launch));
   if (pinned > options_.scratch_bytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the call needs ", pinned, " bytes of work lists; the limit is ", options_.scratch_bytes));
@@ -337,7 +127,7 @@ absl::Status CudaDevice::Check(const Call& call) const {
 
 int64_t CudaDevice::DeviceBytes(const Call& call) const {
   const std::vector<Problem> problems = PlaceholderProblems(call);
-  return TensorDeviceBytes(call) + AlignUp(api_->WorkspaceBytes(MakeLaunch(call, problems)));
+  return TensorDeviceBytes(call) + AlignForDevice(api_->WorkspaceBytes(MakeLaunch(call, problems)));
 }
 
 absl::Duration CudaDevice::PredictTime(const Call& call) const {
@@ -351,7 +141,8 @@ absl::Duration CudaDevice::PredictTime(const Call& call) const {
 }
 
 std::unique_ptr<DeviceSlot> CudaDevice::OpenSlot() {
-  auto slot = std::make_unique<CudaSlot>(this);
+  CudaSlot::Owner* const owner = this;
+  auto slot = std::make_unique<CudaSlot>(owner);
   if (absl::Status status = slot->Open(); !status.ok()) {
     ReportFault(status);
     return nullptr;

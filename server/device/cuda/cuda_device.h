@@ -5,8 +5,8 @@
 //
 // A batch for which the arena has no range waits for one; nothing here blocks the caller. One thread per
 // device asks for the events of what is in flight: an interrupt or a callback of the runtime comes later
-// after the GPU is done than a small batch takes. The thread yields while a batch is young and
-// alone, sleeps for an eighth of the newest one's age otherwise, and for good where nothing is in flight.
+// after the GPU is done than a small batch takes. The thread yields while a batch is young and alone, sleeps
+// for an eighth of the newest one's age otherwise, and for good where nothing is in flight.
 #ifndef ATTEND_SERVER_DEVICE_CUDA_CUDA_DEVICE_H_
 #define ATTEND_SERVER_DEVICE_CUDA_CUDA_DEVICE_H_
 

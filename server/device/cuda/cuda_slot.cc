@@ -1,0 +1,172 @@
+#include "server/device/cuda/cuda_slot.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "server/device/call_cost.h"
+#include "server/device/cuda/launch_split.h"
+
+namespace attend::server {
+namespace {
+
+// A batch predicted to take less is urgent: its kernels go before those of long ones.
+constexpr int64_t kUrgentNs = 200'000;
+
+}  // namespace
+
+CudaSlot::~CudaSlot() {
+  CudaApi& api = owner_->api();
+  if (normal_ != nullptr) api.DestroyStream(normal_);
+  if (urgent_ != nullptr) api.DestroyStream(urgent_);
+  for (CudaApi::Event event : events_) {
+    if (event != nullptr) api.DestroyEvent(event);
+  }
+}
+
+absl::Status CudaSlot::Open() {
+  CudaApi& api = owner_->api();
+  auto normal = api.CreateStream(CudaApi::Priority::kNormal);
+  if (!normal.ok()) return normal.status();
+  normal_ = *normal;
+  auto urgent = api.CreateStream(CudaApi::Priority::kUrgent);
+  if (!urgent.ok()) return urgent.status();
+  urgent_ = *urgent;
+  for (CudaApi::Event& event : events_) {
+    auto created = api.CreateEvent();
+    if (!created.ok()) return created.status();
+    event = *created;
+  }
+  return absl::OkStatus();
+}
+
+void CudaSlot::Run(std::span<const BatchItem> batch, Done done) {
+  batch_ = batch;
+  done_ = std::move(done);
+  plan_ = PlanBatch(batch);
+  const CudaApi& api = owner_->api();
+
+  // Sizes do not depend on addresses: the problems are made again once the range is known.
+  problems_.clear();
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const std::vector<Problem> made = MakeProblems(*batch[i].call, *batch[i].tensors);
+    problems_.insert(problems_.end(), made.begin(), made.end());
+  }
+  launch_ = MakeLaunch(*batch[0].call, problems_);
+  const int sms = api.properties().multiprocessors;
+  int64_t predicted_ns = 0;
+  for (const Problem& problem : problems_) predicted_ns += PredictNs(launch_, problem, sms);
+  stream_ = predicted_ns < kUrgentNs ? urgent_ : normal_;
+
+  parts_ = SplitLaunch(launch_, sms, absl::ToInt64Nanoseconds(owner_->launch_max()));
+  workspace_bytes_ = pinned_bytes_ = 0;
+  for (const std::vector<Problem>& part : parts_) {
+    Launch launch = launch_;
+    launch.problems = part;
+    // Parts run one after another on the stream and share the workspace. Pinned work lists are read by
+    // copies that may not have run when the next part is enqueued, so each part has its own.
+    workspace_bytes_ = std::max(workspace_bytes_, AlignForDevice(api.WorkspaceBytes(launch)));
+    pinned_bytes_ += AlignForDevice(api.PinnedWorkspaceBytes(launch));
+  }
+  owner_->Place(this);
+}
+
+void CudaSlot::Begin() {
+  begun = absl::Now();
+  enqueued_ = EnqueueAll();
+  // Whatever was enqueued has to pass before the memory is free.
+  recorded_ = owner_->api().Record(events_[3], stream_);
+  owner_->Watch(this);
+}
+
+absl::Status CudaSlot::EnqueueAll() {
+  CudaApi& api = owner_->api();
+  std::byte* base = device_block.data();
+  std::vector<CudaApi::Transfer> transfers;
+  for (const CopyRange& copy : plan_.in)
+    transfers.push_back({base + copy.device_offset, copy.host, copy.bytes});
+  if (auto s = api.Record(events_[0], stream_); !s.ok()) return s;
+  if (auto s = api.CopyIn(transfers, stream_); !s.ok()) return s;
+  if (auto s = api.Record(events_[1], stream_); !s.ok()) return s;
+  if (auto s = EnqueueParts(base); !s.ok()) return s;
+  if (auto s = api.Record(events_[2], stream_); !s.ok()) return s;
+  transfers.clear();
+  for (const CopyRange& copy : plan_.out)
+    transfers.push_back({copy.host, base + copy.device_offset, copy.bytes});
+  return api.CopyOut(transfers, stream_);
+}
+
+absl::Status CudaSlot::EnqueueParts(std::byte* base) {
+  CudaApi& api = owner_->api();
+  problems_.clear();
+  for (size_t i = 0; i < batch_.size(); ++i) {
+    const std::vector<Problem> made = MakeProblems(*batch_[i].call, AtAddress(plan_.tensors[i], base));
+    problems_.insert(problems_.end(), made.begin(), made.end());
+  }
+  launch_.problems = problems_;
+  parts_ =
+      SplitLaunch(launch_, api.properties().multiprocessors, absl::ToInt64Nanoseconds(owner_->launch_max()));
+  std::byte* workspace = base + plan_.bytes;
+  std::byte* pinned = pinned_block.data();
+  for (const std::vector<Problem>& part : parts_) {
+    Launch launch = launch_;
+    launch.problems = part;
+    const int64_t pinned_bytes = AlignForDevice(api.PinnedWorkspaceBytes(launch));
+    if (auto s = api.Enqueue(launch, workspace, workspace_bytes_, pinned, pinned_bytes, stream_); !s.ok()) {
+      return s;
+    }
+    pinned += pinned_bytes;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> CudaSlot::Passed() {
+  const absl::StatusOr<bool> passed = recorded_.ok() ? owner_->api().Passed(events_[3]) : recorded_;
+  if (passed.ok() || IsStickyFault(passed.status())) return passed;
+  // The event says nothing, and as long as the GPU may write to the batch's memory nobody else may have it.
+  const absl::Status waited = owner_->api().AwaitStream(stream_);
+  return waited.ok() ? passed : waited;
+}
+
+void CudaSlot::End(const absl::Status& passed) {
+  CudaApi& api = owner_->api();
+  // What went wrong first, but for a fault that ends the device.
+  const absl::Status status = enqueued_.ok() || IsStickyFault(passed) ? passed : enqueued_;
+  BatchResult result;
+  result.items.resize(batch_.size());
+  if (status.ok()) {
+    const auto elapsed = [&](int from) {
+      return api.ElapsedNs(events_[from], events_[from + 1]).value_or(0);
+    };
+    result.copy_in_ns = elapsed(0);
+    result.kernel_ns = elapsed(1);
+    result.copy_out_ns = elapsed(2);
+    for (const CopyRange& copy : plan_.in) result.copy_in_bytes += copy.bytes;
+    for (const CopyRange& copy : plan_.out) result.copy_out_bytes += copy.bytes;
+  } else if (IsStickyFault(status)) {
+    owner_->ReportFault(status);
+  }
+  size_t first = 0;
+  for (size_t i = 0; i < batch_.size(); ++i) {
+    result.items[i].status = status;
+    Launch launch = launch_;
+    launch.problems = std::span(problems_).subspan(first, batch_[i].call->batch);
+    first += batch_[i].call->batch;
+    if (!status.ok()) continue;
+    const TileShape tile = api.FlashTile(launch);
+    result.items[i].work = CountWork(launch, tile);
+    result.items[i].saved_bytes = SavedBytes(launch, result.items[i].work, tile);
+  }
+  owner_->Release(this);
+  // The slot may run again from inside done: nothing of it is touched after.
+  std::exchange(done_, nullptr)(std::move(result));
+}
+
+void CudaSlot::Fail(const absl::Status& status) {
+  BatchResult result;
+  result.items.resize(batch_.size());
+  for (ItemResult& item : result.items) item.status = status;
+  std::exchange(done_, nullptr)(std::move(result));
+}
+
+}  // namespace attend::server
