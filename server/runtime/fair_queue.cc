@@ -9,6 +9,27 @@ std::pair<std::pair<double, uint64_t>, Flow*> PlaceOf(Flow* flow) {
   return {{flow->virtual_time, flow->order}, flow};
 }
 
+// What a batch holds so far.
+struct Held {
+  int64_t tokens = 0, host_bytes = 0, device_bytes = 0;
+  absl::Duration cost;
+
+  void Add(const Entry& entry, int device) {
+    tokens += entry.tokens;
+    host_bytes += entry.host_bytes;
+    device_bytes += entry.device_bytes[device];
+    cost += entry.cost;
+  }
+  // The bound of kBatchLimits that keeps the entry out; empty where it fits.
+  absl::string_view Exceeded(const Entry& entry, const BatchBounds& bounds) const {
+    if (tokens + entry.tokens > bounds.tokens) return "tokens";
+    if (host_bytes + entry.host_bytes > bounds.host_bytes) return "bytes";
+    if (device_bytes + entry.device_bytes[bounds.device] > bounds.device_bytes) return "device_memory";
+    if (cost + entry.cost > bounds.cost) return "time";
+    return "";
+  }
+};
+
 }  // namespace
 
 Flow* FairQueue::Activate(const std::string& key) {
@@ -158,15 +179,11 @@ std::vector<Entry*> FairQueue::TakeBatch(const BatchBounds& bounds, absl::string
     batch.push_back(entry);
   };
 
-  int64_t tokens = 0, host_bytes = 0, device_bytes = 0;
-  absl::Duration cost;
+  Held held;
   absl::string_view limited;
   Entry* next = lead;
   while (next != nullptr) {
-    tokens += next->tokens;
-    host_bytes += next->host_bytes;
-    device_bytes += next->device_bytes[bounds.device];
-    cost += next->cost;
+    held.Add(*next, bounds.device);
     Flow* const flow = next->flow;
     take(next);
     next = nullptr;
@@ -188,16 +205,11 @@ std::vector<Entry*> FairQueue::TakeBatch(const BatchBounds& bounds, absl::string
       heap.pop_back();
       Entry* const entry = *candidate->groups.find(key)->second.begin();
       // A flow whose next does not fit waits for the next batch: no overtaking.
-      if (tokens + entry->tokens > bounds.tokens) {
-        limited = "tokens";
-      } else if (host_bytes + entry->host_bytes > bounds.host_bytes) {
-        limited = "bytes";
-      } else if (device_bytes + entry->device_bytes[bounds.device] > bounds.device_bytes) {
-        limited = "device_memory";
-      } else if (cost + entry->cost > bounds.cost) {
-        limited = "time";
-      } else {
+      const absl::string_view exceeded = held.Exceeded(*entry, bounds);
+      if (exceeded.empty()) {
         next = entry;
+      } else {
+        limited = exceeded;
       }
     }
   }
