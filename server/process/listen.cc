@@ -9,10 +9,13 @@
 #include <cstring>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 namespace attend::server {
 namespace {
+
+constexpr char kForm[] = "give host:port, with a port from 0 to 65535, or unix:path";
 
 absl::Status CannotListen(const std::string& address, const char* why) {
   return absl::UnavailableError(absl::StrCat("cannot listen on ", address, ": ", why));
@@ -52,7 +55,8 @@ absl::Status CheckTcp(const std::string& address, const std::string& host, const
   return error == 0 ? absl::OkStatus() : CannotListen(address, std::strerror(error));
 }
 
-// Splits "host:port", "[v6]:port"; false where there is no port.
+// Splits "host:port", "[v6]:port"; false where there is no port from 0 to 65535 (getaddrinfo takes larger
+// ones, and drops their upper bits).
 bool SplitHostPort(absl::string_view address, std::string* host, std::string* port) {
   const size_t colon = address.rfind(':');
   if (colon == absl::string_view::npos || colon + 1 == address.size()) return false;
@@ -60,10 +64,17 @@ bool SplitHostPort(absl::string_view address, std::string* host, std::string* po
   if (name.size() >= 2 && name.front() == '[' && name.back() == ']') name = name.substr(1, name.size() - 2);
   *host = std::string(name);
   *port = std::string(address.substr(colon + 1));
-  return true;
+  uint32_t number = 0;
+  return absl::SimpleAtoi(*port, &number) && number <= UINT16_MAX;
 }
 
 }  // namespace
+
+absl::Status CheckAddress(const std::string& address) {
+  std::string host, port;
+  if (absl::StartsWith(address, "unix:") || SplitHostPort(address, &host, &port)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("'", address, "': ", kForm));
+}
 
 bool IsLocalAddress(absl::string_view address) {
   if (absl::StartsWith(address, "unix:")) return true;
@@ -106,7 +117,7 @@ std::string WithPort(const std::string& address, int port) {
 absl::Status CheckBindable(const std::string& address) {
   if (absl::StartsWith(address, "unix:")) return CheckUnix(address);
   std::string host, port;
-  if (!SplitHostPort(address, &host, &port)) return CannotListen(address, "give host:port or unix:path");
+  if (!SplitHostPort(address, &host, &port)) return CannotListen(address, kForm);
   return CheckTcp(address, host, port);
 }
 

@@ -10,6 +10,9 @@
 
 namespace attend::server {
 
+// OK for host:port and unix:path, whether or not anybody could listen there.
+absl::Status CheckAddress(const std::string& address);
+
 // Whether only this machine can reach the address: a loopback address, localhost, or unix:.
 bool IsLocalAddress(absl::string_view address);
 

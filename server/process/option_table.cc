@@ -1,4 +1,5 @@
 #include <cctype>
+#include <limits>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,9 @@ namespace {
 
 using O = ServerOptions;
 using K = OptionKind;
+
+constexpr int64_t kThreadsMax = 1024;
+constexpr int64_t kGrpcIntMax = std::numeric_limits<int32_t>::max();  // gRPC takes no larger value
 
 constexpr OptionRow kTable[] = {
     {"address", "Listening", K::kText, &O::address, 0, nullptr,
@@ -39,13 +43,13 @@ constexpr OptionRow kTable[] = {
      "what computes; auto takes a GPU where there is one, else the CPU; null answers zeros"},
     {"devices", "Devices", K::kText, &O::devices, 0, nullptr, "which GPUs: all, or indices with commas"},
     {"cpu-threads", "Devices", K::kCount, &O::cpu_threads, 0, nullptr,
-     "threads of the CPU device; 0: as many as the CPU quota allows"},
+     "threads of the CPU device; 0: as many as the CPU quota allows", kThreadsMax},
     {"cpu-slots", "Devices", K::kCount, &O::cpu_slots, 1, nullptr,
-     "batches in flight on the CPU device, which share its threads"},
+     "batches in flight on the CPU device, which share its threads", kThreadsMax},
     {"cpu-workspace-bytes-max", "Devices", K::kBytes, &O::cpu_workspace_bytes_max, 1 << 20, nullptr,
      "memory that kernels on the CPU device may take for scores and tiles, taken as it is needed"},
     {"device-slots", "Devices", K::kCount, &O::device_slots, 1, nullptr,
-     "batches in flight on each GPU, whose copies and kernels overlap"},
+     "batches in flight on each GPU, whose copies and kernels overlap", kThreadsMax},
     {"device-short-slots", "Devices", K::kCount, &O::device_short_slots, 0, nullptr,
      "of these, batches of short requests; more of those wait and share the next launch; 0: any"},
     {"device-bytes-max", "Devices", K::kBytes, &O::device_bytes_max, 0, nullptr,
@@ -77,9 +81,10 @@ constexpr OptionRow kTable[] = {
     {"heads-max", "Bounds", K::kCount, &O::heads_max, 1, nullptr, "query heads in one request"},
     {"weight-rows-max", "Bounds", K::kCount, &O::weight_rows_max, 0, nullptr, "weight_rows in one request"},
     {"grpc-threads", "Bounds", K::kCount, &O::grpc_threads, 0, nullptr,
-     "threads that receive calls and send replies; 0: half the CPUs, 2 to 16"},
+     "threads that receive calls and send replies; 0: half the CPUs, 2 to 16", kThreadsMax},
     {"wire-threads", "Bounds", K::kCount, &O::wire_threads, 0, nullptr,
-     "threads that copy large tensors off the wire and answer large batches; 0: half the CPUs, at most 8"},
+     "threads that copy large tensors off the wire and answer large batches; 0: half the CPUs, at most 8",
+     kThreadsMax},
     {"wire-inline-bytes", "Bounds", K::kBytes, &O::wire_inline_bytes, 0, nullptr,
      "requests up to this size are copied on the thread that received them"},
 
@@ -120,9 +125,10 @@ constexpr OptionRow kTable[] = {
     {"hang-floor", "Time limits", K::kDuration, &O::hang_floor, 0, nullptr,
      "least time after which a launch is taken for hung"},
 
-    {"streams-max", "Connections", K::kCount, &O::streams_max, 1, nullptr, "calls at once on one connection"},
+    {"streams-max", "Connections", K::kCount, &O::streams_max, 1, nullptr, "calls at once on one connection",
+     kGrpcIntMax},
     {"metadata-bytes-max", "Connections", K::kBytes, &O::metadata_bytes_max, 1024, nullptr,
-     "metadata of one call"},
+     "metadata of one call", kGrpcIntMax},
     {"connection-age-max", "Connections", K::kDuration, &O::connection_age_max, 0, nullptr,
      "age at which a connection is closed so that clients spread anew"},
     {"connection-age-grace", "Connections", K::kDuration, &O::connection_age_grace, 0, nullptr,

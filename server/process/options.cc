@@ -76,6 +76,7 @@ std::string SetOption(const OptionRow& row, const std::string& text, ServerOptio
         return absl::StrCat("'", text, "' is no integer");
       }
       if (value < row.min) return absl::StrCat("is ", value, ", but the least is ", row.min);
+      if (value > row.max) return absl::StrCat("is ", value, ", but the most is ", row.max);
       options->*std::get<int64_t ServerOptions::*>(row.member) = value;
       return "";
     }
@@ -144,6 +145,10 @@ absl::Status CheckSecurity(const ServerOptions& options) {
   }
   if (options.tls_require_client_cert && options.tls_client_ca.empty()) {
     return absl::InvalidArgumentError("--tls-require-client-cert needs --tls-client-ca");
+  }
+  for (const absl::string_view address : absl::StrSplit(options.address, ',')) {
+    const absl::Status wrong = CheckAddress(std::string(address));
+    if (!wrong.ok()) return absl::InvalidArgumentError(absl::StrCat("--address: ", wrong.message()));
   }
   if (options.insecure || !options.tls_cert.empty()) return absl::OkStatus();
   for (const absl::string_view address : absl::StrSplit(options.address, ',')) {

@@ -4,6 +4,7 @@
 #define ATTEND_SERVER_PROCESS_OPTIONS_H_
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <variant>
@@ -116,6 +117,7 @@ struct OptionRow {
   int64_t min = 0;      // of kCount and kBytes
   const char* choices;  // of kText: "a|b|c"; null: any text
   const char* help;
+  int64_t max = std::numeric_limits<int64_t>::max();  // of kCount and kBytes
 };
 
 // The table. README.md lists the same rows (a test compares them).

@@ -4,6 +4,7 @@
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <ctime>
@@ -89,6 +90,11 @@ absl::Status CheckPair(const TlsPaths& paths, const std::vector<Owned<X509>>& ch
 }  // namespace
 
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
+  // Opening a named pipe waits for who writes to it, and neither a start nor the thread that reloads may
+  // wait.
+  struct stat found {};
+  if (stat(path.c_str(), &found) != 0) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
+  if (!S_ISREG(found.st_mode)) return Wrong(path, "is no regular file");
   std::ifstream file(path, std::ios::binary);
   std::string text(static_cast<size_t>(kFileBytesMax) + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));

@@ -26,7 +26,7 @@ struct TlsFiles {
 // weak, a certificate that is not valid at the time given. Says nothing of their contents.
 absl::StatusOr<TlsFiles> ReadTlsFiles(const TlsPaths& paths, absl::Time now);
 
-// A file of at most 1 MiB.
+// A regular file of at most 1 MiB.
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path);
 
 }  // namespace attend::server

@@ -2,10 +2,13 @@
 // secrets that stay where they are.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdio>
 #include <set>
 #include <string>
 #include <thread>
@@ -170,6 +173,22 @@ TEST_F(TokensTest, AFileThatIsWrongIsNoStart) {
   ServerProcess missing({"--tokens-file=" + folder_.path("none")});
   EXPECT_EQ(missing.WaitForExit(), 1);
   EXPECT_THAT(missing.Log(), HasSubstr("cannot be read"));
+}
+
+// Opening one waits for a writer that never comes.
+TEST_F(TokensTest, ANamedPipeHoldsUpNeitherStartNorEnd) {
+  const std::string pipe = folder_.path("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  ServerProcess refused({"--tokens-file=" + pipe});
+  EXPECT_EQ(refused.WaitForExit(), 1);
+  EXPECT_THAT(refused.Log(), HasSubstr("is no regular file"));
+
+  ServerProcess server({TokensFlag(TwoCallers()), "--reload-interval=20ms"});
+  ASSERT_TRUE(server.running());
+  ASSERT_EQ(std::rename(pipe.c_str(), folder_.path("tokens").c_str()), 0);
+  ASSERT_TRUE(Eventually([&] { return server.Log().find("is no regular file") != std::string::npos; }));
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.WaitForExit(), 0);
 }
 
 // alice's token is exchanged for the next, over and over: both are good while callers change.

@@ -78,9 +78,11 @@ TEST(Options, PrintedConfigReadsBackAsItself) {
 }
 
 TEST(Options, WhatIsWrongIsRefused) {
-  for (const char* flag : {"--queue-requests-max=0", "--queue-requests-max=many", "--request-bytes-max=1TiBs",
-                           "--drain-timeout=-1s", "--drain-timeout=5", "--device=tpu", "--reflection=perhaps",
-                           "--no-such-flag"}) {
+  for (const char* flag :
+       {"--queue-requests-max=0", "--queue-requests-max=many", "--request-bytes-max=1TiBs",
+        "--drain-timeout=-1s", "--drain-timeout=5", "--device=tpu", "--reflection=perhaps", "--no-such-flag",
+        "--grpc-threads=100000", "--wire-threads=100000", "--cpu-threads=100000", "--cpu-slots=100000",
+        "--device-slots=100000", "--streams-max=4294967296", "--metadata-bytes-max=4GiB"}) {
     EXPECT_EQ(Parse({flag}).exit_code, 2) << flag;
   }
   const std::string config = ConfigFile("no_such_option = 1\n");
@@ -114,6 +116,15 @@ TEST(Options, WhatOtherMachinesReachNeedsTlsOrAWord) {
     EXPECT_EQ(Refusal(open, tls), "") << open;
     EXPECT_EQ(Refusal(open, insecure), "") << open;
   }
+}
+
+TEST(Options, AnAddressHasAPort) {
+  for (const char* wrong : {"", ",", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1",
+                            "127.0.0.1:x", "unix:/x,", "unix-abstract:x"}) {
+    EXPECT_THAT(Refusal(wrong), HasSubstr("give host:port, with a port from 0 to 65535, or unix:path"))
+        << wrong;
+  }
+  EXPECT_EQ(Refusal("127.0.0.1:65535"), "");
 }
 
 TEST(Options, TlsOptionsGoTogether) {
