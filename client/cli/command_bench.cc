@@ -130,7 +130,7 @@ void AddLadder(CLI::App& bench, const std::shared_ptr<BenchFlags>& common, Conte
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command.add_option("--seconds-each", flags->options.seconds_each, "Seconds per kernel and length")
-      ->check(CLI::NonNegativeNumber)
+      ->check(Between(0, kSecondsMax))
       ->capture_default_str();
   command.add_flag("!--no-small", flags->small, "Leave out the second ladder");
   command.callback(
@@ -150,13 +150,13 @@ void AddLoad(CLI::App& bench, const std::shared_ptr<BenchFlags>& common, Context
                           ->check(CLI::PositiveNumber)
                           ->capture_default_str();
   command.add_option("--rate", flags->options.rate, "Calls a second")
-      ->check(CLI::PositiveNumber)
+      ->check(Between(1e-6, 1e6))
       ->excludes(concurrency);
   command.add_option("--duration-s", flags->options.duration_s, "Seconds of load that count")
-      ->check(CLI::PositiveNumber)
+      ->check(Between(1e-6, kSecondsMax))
       ->capture_default_str();
   command.add_option("--warmup-s", flags->options.warmup_s, "Seconds before that")
-      ->check(CLI::NonNegativeNumber)
+      ->check(Between(0, kSecondsMax))
       ->capture_default_str();
   command.add_option("--in-flight-max", flags->options.in_flight_max, "With --rate: most calls in flight")
       ->check(CLI::PositiveNumber)
@@ -185,13 +185,13 @@ void AddBench(CLI::App& app, Context& context) {
                   "With --service: batch,heads,length,head_dim,callers; may be repeated")
       ->check([](const std::string& text) { return std::string(ParseServiceRow(text).status().message()); });
   command.add_option("--row-seconds", flags->options.seconds_each, "With --service: seconds of each row")
-      ->check(CLI::PositiveNumber)
+      ->check(Between(1e-6, kSecondsMax))
       ->capture_default_str();
   command.add_option("--compare", flags->compare.file, "Former run, as --json printed it")
       ->check(CLI::ExistingFile);
   command
       .add_option("--tolerance", flags->compare.tolerance, "With --compare: what a figure may be worse by")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(Between(0, 1))
       ->capture_default_str();
   AddLadder(command, flags, context);
   AddLoad(command, flags, context);

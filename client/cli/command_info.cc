@@ -60,7 +60,7 @@ void AddHealth(CLI::App& app, Context& context) {
   command.add_option("--service", flags->service,
                      "Service to ask for, by full name (default the whole server)");
   command.add_option("--wait-s", flags->wait_s, "Ask again for so many seconds until it serves")
-      ->check(CLI::NonNegativeNumber)
+      ->check(Between(0, kSecondsMax))
       ->capture_default_str();
   command.callback([flags, &context] { context.exit_code = Health(*flags, context); });
 }

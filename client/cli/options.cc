@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 namespace attend::cli {
@@ -60,6 +61,16 @@ absl::StatusOr<std::unique_ptr<Client>> Context::Connect() const {
   return Client::Create(address, options);
 }
 
+CLI::Validator Between(double min, double max) {
+  return CLI::Validator(
+      [min, max](const std::string& text) -> std::string {
+        double value = 0;
+        if (absl::SimpleAtod(text, &value) && value >= min && value <= max) return "";
+        return absl::StrCat("'", text, "' is no number from ", min, " to ", max);
+      },
+      "", "BETWEEN");
+}
+
 void AddContextFlags(CLI::App& app, Context& context) {
   context.address_option =
       app.add_option(
@@ -69,7 +80,7 @@ void AddContextFlags(CLI::App& app, Context& context) {
           ->type_name("SERVER");
   app.add_option("--timeout-s", context.timeout_s, "Deadline of each call in seconds")
       ->envname("ATTEND_TIMEOUT_S")
-      ->check(CLI::PositiveNumber)
+      ->check(Between(1e-6, kSecondsMax))
       ->capture_default_str();
   app.add_flag("--json", context.json, "Print JSON instead of text");
   app.add_flag("--tls", context.tls,

@@ -45,6 +45,10 @@ int Fail(const absl::Status& status);
 // The same for what went wrong here, with a file or a flag: no code of the API stands before it.
 int FailHere(const absl::Status& status);
 
+// A number from min to max. CLI11's own checks let nan pass, with which no loop over a time ends.
+CLI::Validator Between(double min, double max);
+inline constexpr double kSecondsMax = 1e6;
+
 // --kernel, --causal, ... : all options of the API that are not tensors.
 struct AttentionFlags {
   std::string kernel = "auto", layout = "bhld", causal = "none";

@@ -158,6 +158,11 @@ absl::StatusOr<Safetensors> Safetensors::Parse(std::string bytes) {
 }
 
 absl::StatusOr<Safetensors> Safetensors::Read(const std::string& path) {
+  // A directory can be opened, but reading it throws.
+  struct stat found;
+  if (stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode)) {
+    return absl::FailedPreconditionError(absl::StrCat(path, ": ", std::strerror(EISDIR)));
+  }
   std::ifstream stream(path, std::ios::binary);
   if (!stream) return absl::NotFoundError(absl::StrCat(path, ": ", std::strerror(errno)));
   std::string bytes{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
@@ -185,9 +190,11 @@ absl::Status FileError(const std::string& path, const char* what, int error) {
 }  // namespace
 
 absl::Status CheckCreatable(const std::string& path) {
+  // The new file takes the place of the old one, which must not be a device such as /dev/null.
   struct stat found;
-  if (stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode)) {
-    return FileError(path, "cannot be created", EISDIR);
+  if (stat(path.c_str(), &found) == 0 && !S_ISREG(found.st_mode)) {
+    if (S_ISDIR(found.st_mode)) return FileError(path, "cannot be created", EISDIR);
+    return absl::FailedPreconditionError(absl::StrCat(path, ": cannot be replaced: is no regular file"));
   }
   const std::string partial = PartialPath(path);
   if (!std::ofstream(partial, std::ios::binary | std::ios::trunc)) {

@@ -1,6 +1,7 @@
 // The attend tool as people run it, against an ordinary server that answers with the float64 reference.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <cstdio>
@@ -55,9 +56,12 @@ TEST(Tool, SaysItsVersionAndHelp) {
 }
 
 TEST(Tool, WrongCommandLinesEndWith2) {
-  for (const char* arguments : {"", "fly", "run", "run a", "check --dtype fp8", "bench", "explain --chunk 0",
-                                "bench --service load", "bench --service --row 1,2,3",
-                                "bench load --rate 5 --concurrency 2", "run a b --weights --weight-rows 1"}) {
+  for (const char* arguments :
+       {"", "fly", "run", "run a", "check --dtype fp8", "bench", "explain --chunk 0", "bench --service load",
+        "bench --service --row 1,2,3", "bench load --rate 5 --concurrency 2", "bench load --rate 1e300",
+        "bench load --duration-s nan", "bench load --warmup-s nan", "info --timeout-s nan",
+        "bench --service --row-seconds nan", "bench ladder --seconds-each nan",
+        "bench --service --tolerance nan", "health --wait-s nan", "run a b --weights --weight-rows 1"}) {
     EXPECT_EQ(Tool(arguments).code, 2) << arguments;
   }
 }
@@ -85,6 +89,13 @@ TEST(Tool, AnOutputThatCannotBeCreatedIsNamed) {
   EXPECT_THAT(folder.text, HasSubstr("Is a directory"));
   EXPECT_EQ(Tool("run no/such/file out", server.address()).text,
             "attend: no/such/file: No such file or directory\n");
+  EXPECT_EQ(Tool("run tests out", server.address()).text, "attend: tests: Is a directory\n");
+  // Like /dev/null, but of no worth to this machine.
+  const std::string pipe = Scratch("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(Tool(input + pipe, server.address()).text,
+            "attend: " + pipe + ": cannot be replaced: is no regular file\n");
+  std::remove(pipe.c_str());
   EXPECT_TRUE(server.calls().empty());
 }
 
