@@ -31,6 +31,22 @@ TEST(Pace, LearnsWhatPredictionsAreWorth) {
   EXPECT_NEAR(absl::ToDoubleMilliseconds(pace.Real(absl::Milliseconds(10))), 30, 1);
 }
 
+TEST(Pace, ForgetsAStallWithinHundredsOfShortBatches) {
+  constexpr absl::Duration kShort = absl::Microseconds(20);
+  Pace pace;
+  absl::Time now = absl::UnixEpoch();
+  const auto run = [&](absl::Duration real) {
+    pace.Begin(now);
+    now += real;
+    pace.End(kShort, now);
+  };
+  for (int i = 0; i < 100; ++i) run(kShort);
+  run(absl::Seconds(3));
+  EXPECT_GT(pace.Real(kShort), 100 * kShort);
+  for (int i = 0; i < 500; ++i) run(kShort);
+  EXPECT_LT(pace.Real(kShort), 2 * kShort);
+}
+
 TEST(Pace, CountsTimeThatBatchesShareOnce) {
   Pace pace;
   absl::Time now = absl::UnixEpoch();
