@@ -99,7 +99,10 @@ void SchedulerCore::Stop() {
 absl::Status SchedulerCore::Measure(const Call& call, int64_t host_bytes, Entry* entry) const {
   entry->host_bytes = host_bytes;
   entry->tokens = call.layout == Layout::kPacked ? call.q_len : call.batch * call.q_len;
-  entry->group = {ResolvedKernel(call), call.dtype, call.head_dim, call.v_head_dim, false, 0};
+  entry->group = {.kernel = ResolvedKernel(call),
+                  .dtype = call.dtype,
+                  .head_dim = call.head_dim,
+                  .v_head_dim = call.v_head_dim};
   absl::Status refused;
   for (size_t d = 0; d < devices_.size(); ++d) {
     entry->device_bytes.push_back(0);
