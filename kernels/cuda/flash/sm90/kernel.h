@@ -1,5 +1,5 @@
-// FLASH forward on Hopper: a producer warp and two or three consumer warpgroups per thread block, one block
-// per multiprocessor, walking its share of the work items.
+// FLASH forward on Hopper: a producer warp and one to three consumer warpgroups per thread block, one or two
+// blocks per multiprocessor (tiles.h), each walking its share of the work items.
 #ifndef ATTEND_KERNELS_CUDA_FLASH_SM90_KERNEL_H_
 #define ATTEND_KERNELS_CUDA_FLASH_SM90_KERNEL_H_
 
@@ -10,6 +10,7 @@
 #include "kernels/cuda/flash/sm90/producer.h"
 #include "kernels/cuda/flash/sm90/ptx.h"
 #include "kernels/cuda/flash/sm90/traits.h"
+#include "kernels/cuda/launch_early.cuh"
 
 namespace attend::cuda::sm90 {
 
@@ -98,13 +99,13 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
     PrefetchTensorMap(&params.groups[0].v);
   }
   __syncthreads();
-  LetNextGridStart();
+  AllowNextLaunch();
 
   if (warp < kWarpgroupThreads / 32) {
     ReleaseRegisters<T::kProducerRegisters>();
     if (threadIdx.x == 0) Produce(params, shared);
   } else {
-    WaitForEarlierGrids();
+    WaitForLaunchBefore();
     AcquireRegisters<T::kConsumerRegisters>();
     Consume(params, shared, warp / (kWarpgroupThreads / 32) - 1);
   }

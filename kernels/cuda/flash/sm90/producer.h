@@ -8,6 +8,7 @@
 #include "kernels/cuda/flash/sm90/params.h"
 #include "kernels/cuda/flash/sm90/ptx.h"
 #include "kernels/cuda/flash/sm90/traits.h"
+#include "kernels/cuda/launch_early.cuh"
 
 namespace attend::cuda::sm90 {
 
@@ -73,7 +74,7 @@ class Producer {
   // wait for that before their first claim. Block 0 waits for no other block, and no block starts before it,
   // so that this cannot lock up.
   __device__ void Begin() {
-    WaitForEarlierGrids();
+    WaitForLaunchBefore();
     begun_ = true;
     if (blockIdx.x == 0 && shape_.claims != nullptr) atomicExch(shape_.claims, NoClaims());
   }

@@ -1,6 +1,6 @@
 // Thin named wrappers over the Hopper instructions that the kernel needs: those of <cuda/ptx> where it has
-// them, our own for setmaxnreg, named barriers, griddepcontrol and the approximate exponential, which it
-// has not. wgmma has a header of its own.
+// them, our own for setmaxnreg, named barriers and the approximate exponential, which it has not. wgmma has a
+// header of its own, and so has what all kernels share for programmatic launches (launch_early.cuh).
 #ifndef ATTEND_KERNELS_CUDA_FLASH_SM90_PTX_H_
 #define ATTEND_KERNELS_CUDA_FLASH_SM90_PTX_H_
 
@@ -85,13 +85,6 @@ __device__ inline void NamedBarrierSync(int id, int threads) {
 __device__ inline void NamedBarrierArrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-
-// --- programmatic dependent launch ---
-
-// Waits until the grids that this one depends on have finished and their writes are visible.
-__device__ inline void WaitForEarlierGrids() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-// Lets the next grid start its preamble while this one still runs.
-__device__ inline void LetNextGridStart() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 // 2^x to about 2 ulp; 2^-inf is 0.
 __device__ inline float Exp2(float x) {
