@@ -186,14 +186,7 @@ HWY_ATTR void WalkNarrowSafely(const Launch& launch, const Tile& tile, KeyRange 
 void RunTile(const Launch& launch, const Tile& tile, KeyRange range, const FlashScratch& scratch,
              const TileState& state) {
   if (tile.lanes <= kNarrowLanes) return WalkNarrowSafely(launch, tile, range, scratch, state);
-  switch (Vectors(tile)) {
-    case 1:
-      return WalkSafely<1>(launch, tile, range, scratch, state);
-    case 2:
-      return WalkSafely<2>(launch, tile, range, scratch, state);
-    default:
-      return WalkSafely<3>(launch, tile, range, scratch, state);
-  }
+  WithVectors(tile, [&](auto vectors) { WalkSafely<vectors.value>(launch, tile, range, scratch, state); });
 }
 
 // The tiles, none of them narrow, each with a state of its own.
@@ -210,14 +203,9 @@ HWY_ATTR void RunTogether(const Launch& launch, std::span<const Tile> tiles, con
     for (size_t i = 0; i < tiles.size(); ++i) {
       WithKeys(tiles[i].keys, key, [&](int64_t begin, int count) {
         const FlashScratch mine = scratch.Of(static_cast<int64_t>(i));
-        switch (Vectors(tiles[i])) {
-          case 1:
-            return Step<1, false>(launch, tiles[i], begin, count, mine, states[i]);
-          case 2:
-            return Step<2, false>(launch, tiles[i], begin, count, mine, states[i]);
-          default:
-            return Step<3, false>(launch, tiles[i], begin, count, mine, states[i]);
-        }
+        WithVectors(tiles[i], [&](auto vectors) {
+          Step<vectors.value, false>(launch, tiles[i], begin, count, mine, states[i]);
+        });
       });
     }
   }

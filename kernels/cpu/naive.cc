@@ -153,14 +153,9 @@ void Naive(const Launch& launch, void* block, int64_t block_bytes, Parallel& par
       parallel.For(round.tiles(), [&](int64_t i, int thread) {
         const Tile tile = units.At(round.first + i);
         const ScoreTile t = MakeScoreTile(tile, workspace.scores + round.offsets[i]);
-        switch (Vectors(tile)) {
-          case 1:
-            return RunPass<1>(pass, launch, tile, t, workspace.scratch[thread]);
-          case 2:
-            return RunPass<2>(pass, launch, tile, t, workspace.scratch[thread]);
-          default:
-            return RunPass<3>(pass, launch, tile, t, workspace.scratch[thread]);
-        }
+        WithVectors(tile, [&](auto vectors) {
+          RunPass<vectors.value>(pass, launch, tile, t, workspace.scratch[thread]);
+        });
       });
     }
     first += round.tiles();

@@ -13,6 +13,7 @@
 #endif
 
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/cpu/plan.h"
 #include "kernels/cpu/vector_math-inl.h"
@@ -24,6 +25,19 @@ namespace attend::cpu::HWY_NAMESPACE {
 // Vectors that hold the tile's lanes.
 inline int Vectors(const Tile& tile) {
   return (tile.lanes + static_cast<int>(kFloats) - 1) / static_cast<int>(kFloats);
+}
+
+// Calls body(n), where n is Vectors(tile), 1 to 3, as a constant: a std::integral_constant.
+template <typename Body>
+void WithVectors(const Tile& tile, const Body& body) {
+  switch (Vectors(tile)) {
+    case 1:
+      return body(std::integral_constant<int, 1>());
+    case 2:
+      return body(std::integral_constant<int, 2>());
+    default:
+      return body(std::integral_constant<int, 3>());
+  }
 }
 
 // Elements of `dim` floats each, `stride` apart.
