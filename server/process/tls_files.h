@@ -26,9 +26,6 @@ struct TlsFiles {
 // weak, a certificate that is not valid at the time given. Says nothing of their contents.
 absl::StatusOr<TlsFiles> ReadTlsFiles(const TlsPaths& paths, absl::Time now);
 
-// A regular file of at most 1 MiB.
-absl::StatusOr<std::string> ReadSmallFile(const std::string& path);
-
 }  // namespace attend::server
 
 #endif  // ATTEND_SERVER_PROCESS_TLS_FILES_H_

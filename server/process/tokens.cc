@@ -13,7 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "server/process/tls_files.h"
+#include "server/process/small_file.h"
 
 namespace attend::server {
 namespace {
@@ -47,19 +47,12 @@ std::string Sha256(std::initializer_list<absl::string_view> parts) {
   return std::string(reinterpret_cast<const char*>(digest.data()), size);
 }
 
-struct Reading {
-  std::string digest;  // of the whole file
-  TokenTable table;
-};
-
-absl::StatusOr<Reading> Read(const std::string& path, int64_t tokens_max) {
-  absl::StatusOr<std::string> text = ReadSmallFile(path);
-  if (!text.ok()) return text.status();
-  absl::StatusOr<TokenTable> table = TokenTable::Parse(*text, tokens_max);
+absl::StatusOr<TokenTable> ParseFile(const std::string& path, const std::string& text, int64_t tokens_max) {
+  absl::StatusOr<TokenTable> table = TokenTable::Parse(text, tokens_max);
   if (!table.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", table.status().message()));
   }
-  return Reading{Sha256({*text}), *std::move(table)};
+  return table;
 }
 
 }  // namespace
@@ -110,19 +103,26 @@ Tokens::Tokens(std::string path, int64_t tokens_max, std::string digest, TokenTa
     : path_(std::move(path)), tokens_max_(tokens_max), digest_(std::move(digest)), table_(std::move(table)) {}
 
 absl::StatusOr<std::unique_ptr<Tokens>> Tokens::Load(std::string path, int64_t tokens_max) {
-  absl::StatusOr<Reading> reading = Read(path, tokens_max);
-  if (!reading.ok()) return reading.status();
-  return std::unique_ptr<Tokens>(
-      new Tokens(std::move(path), tokens_max, std::move(reading->digest), std::move(reading->table)));
+  const absl::StatusOr<std::string> text = ReadSmallFile(path);
+  if (!text.ok()) return text.status();
+  absl::StatusOr<TokenTable> table = ParseFile(path, *text, tokens_max);
+  if (!table.ok()) return table.status();
+  return std::unique_ptr<Tokens>(new Tokens(std::move(path), tokens_max, Sha256({*text}), *std::move(table)));
 }
 
 absl::StatusOr<bool> Tokens::Reload() {
-  absl::StatusOr<Reading> reading = Read(path_, tokens_max_);
-  if (!reading.ok()) return reading.status();
+  const absl::StatusOr<std::string> text = ReadSmallFile(path_);
+  if (!text.ok()) return text.status();
+  std::string digest = Sha256({*text});
+  {
+    absl::ReaderMutexLock lock(&mutex_);
+    if (digest == digest_) return false;
+  }
+  absl::StatusOr<TokenTable> table = ParseFile(path_, *text, tokens_max_);
+  if (!table.ok()) return table.status();
   absl::MutexLock lock(&mutex_);
-  if (reading->digest == digest_) return false;
-  digest_ = std::move(reading->digest);
-  table_ = std::move(reading->table);
+  digest_ = std::move(digest);
+  table_ = *std::move(table);
   return true;
 }
 

@@ -1,0 +1,33 @@
+#include "server/process/small_file.h"
+
+#include <sys/stat.h>
+
+#include <cstdint>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+
+namespace attend::server {
+namespace {
+
+constexpr int64_t kFileBytesMax = int64_t{1} << 20;
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
+  // Opening a named pipe waits for who writes to it, and neither a start nor the thread that reloads may
+  // wait.
+  struct stat found {};
+  if (stat(path.c_str(), &found) != 0) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
+  if (!S_ISREG(found.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, ": is no regular file"));
+  std::ifstream file(path, std::ios::binary);
+  std::string text(static_cast<size_t>(kFileBytesMax) + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!file.is_open() || file.bad()) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (static_cast<int64_t>(text.size()) > kFileBytesMax)
+    return absl::InvalidArgumentError(absl::StrCat(path, ": is larger than 1 MiB"));
+  return text;
+}
+
+}  // namespace attend::server
