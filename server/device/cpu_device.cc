@@ -108,8 +108,9 @@ class CpuSlot : public DeviceSlot {
       item.status = status;
       const Launch launch = MakeLaunch(*batch[i].call, {first, counts[i]});
       if (status.ok()) {
-        item.work = CountWork(launch, cpu::FlashTile(launch));
-        item.saved_bytes = SavedBytes(launch, item.work, cpu::FlashTile(launch));
+        const TileShape tile = cpu::FlashTile(launch);
+        item.work = CountWork(launch, tile);
+        item.saved_bytes = SavedBytes(launch, item.work, tile);
       }
       first += counts[i];
     }

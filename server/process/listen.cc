@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <memory>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -36,13 +37,27 @@ absl::Status CheckUnix(const std::string& address) {
   return answered ? CannotListen(address, "another server listens there") : absl::OkStatus();
 }
 
-absl::Status CheckTcp(const std::string& address, const std::string& host, const std::string& port) {
+struct FreeAddresses {
+  void operator()(addrinfo* found) const { freeaddrinfo(found); }
+};
+using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
+
+// What a host (empty: every address with AI_PASSIVE in flags, else this machine) and a port stand for; null
+// where they stand for nothing, and then why is in *error (gai_strerror), where that is not null.
+Addresses Resolve(const std::string& host, const std::string& port, int flags, int* error = nullptr) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
+  hints.ai_flags = flags;
   addrinfo* found = nullptr;
   const int resolved = getaddrinfo(host.empty() ? nullptr : host.c_str(), port.c_str(), &hints, &found);
-  if (resolved != 0) return CannotListen(address, gai_strerror(resolved));
+  if (error != nullptr) *error = resolved;
+  return Addresses(resolved == 0 ? found : nullptr);
+}
+
+absl::Status CheckTcp(const std::string& address, const std::string& host, const std::string& port) {
+  int resolved = 0;
+  const Addresses found = Resolve(host, port, AI_PASSIVE, &resolved);
+  if (found == nullptr) return CannotListen(address, gai_strerror(resolved));
   const int fd = socket(found->ai_family, found->ai_socktype, found->ai_protocol);
   int error = fd < 0 ? errno : 0;
   if (fd >= 0) {
@@ -51,7 +66,6 @@ absl::Status CheckTcp(const std::string& address, const std::string& host, const
     if (bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, 1) != 0) error = errno;
     close(fd);
   }
-  freeaddrinfo(found);
   return error == 0 ? absl::OkStatus() : CannotListen(address, std::strerror(error));
 }
 
@@ -91,13 +105,9 @@ std::vector<std::string> ResolveAddress(const std::string& address) {
   if (absl::StartsWith(address, "unix:") || !SplitHostPort(address, &host, &port) || host.empty()) {
     return {address};
   }
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), port.c_str(), &hints, &found) != 0) return {address};
+  const Addresses found = Resolve(host, port, AI_PASSIVE);
   std::vector<std::string> addresses;
-  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+  for (const addrinfo* one = found.get(); one != nullptr; one = one->ai_next) {
     char name[NI_MAXHOST];
     if (getnameinfo(one->ai_addr, one->ai_addrlen, name, sizeof(name), nullptr, 0, NI_NUMERICHOST) != 0) {
       continue;
@@ -105,7 +115,6 @@ std::vector<std::string> ResolveAddress(const std::string& address) {
     addresses.push_back(one->ai_family == AF_INET6 ? absl::StrCat("[", name, "]:", port)
                                                    : absl::StrCat(name, ":", port));
   }
-  freeaddrinfo(found);
   return addresses.size() > 1 ? addresses : std::vector<std::string>{address};
 }
 
@@ -124,18 +133,14 @@ absl::Status CheckBindable(const std::string& address) {
 void Touch(const std::string& address, int port) {
   std::string host, ignored;
   if (!SplitHostPort(address, &host, &ignored)) return;
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(host.empty() ? nullptr : host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0)
-    return;
+  const Addresses found = Resolve(host, std::to_string(port), 0);
+  if (found == nullptr) return;
   const int fd = socket(found->ai_family, found->ai_socktype, found->ai_protocol);
   if (fd >= 0) {
     // Whether it is accepted does not matter.
     (void)connect(fd, found->ai_addr, found->ai_addrlen);
     close(fd);
   }
-  freeaddrinfo(found);
 }
 
 }  // namespace attend::server
