@@ -2,23 +2,17 @@
 
 #include <algorithm>
 #include <initializer_list>
-#include <random>
+#include <span>
 
 #include "attend/v1/attention.pb.h"
+#include "tests/bench/service/figures.h"
 
 namespace attend::bench {
 namespace {
 
 std::string RandomHalves(int64_t count, uint32_t seed) {
-  std::mt19937 random(seed);
   std::string bytes(static_cast<size_t>(count) * 2, '\0');
-  for (size_t i = 0; i < bytes.size(); i += 2) {
-    // 0x3400 is 0.25 in fp16, 0x4000 is 2.
-    const uint32_t drawn = random();
-    const uint32_t half = (drawn & 0x8000u) | (0x3400u + (drawn >> 16) % 0xC00u);
-    bytes[i] = static_cast<char>(half & 0xFFu);
-    bytes[i + 1] = static_cast<char>(half >> 8);
-  }
+  FillHalves(std::as_writable_bytes(std::span(bytes)), seed);
   return bytes;
 }
 

@@ -4,7 +4,6 @@
 //   runtime_bench --callers 8 --shape 1,32,4096,128 -- --device=cuda
 //   runtime_bench --callers 16 -- --device=cuda --devices=0 -- --device=cuda --devices=all
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <memory>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "server/process/options.h"
+#include "tests/bench/service/figures.h"
 #include "tests/bench/service/runtime_load.h"
 
 namespace attend::bench {
@@ -34,17 +34,19 @@ struct Side {
   std::vector<RuntimeResult> rounds = {};
 };
 
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+template <typename Figure>
+std::vector<double> OfRounds(const Side& side, Figure figure) {
+  std::vector<double> values;
+  for (const RuntimeResult& round : side.rounds) values.push_back(figure(round));
+  return values;
 }
 
 template <typename Figure>
 double MedianOf(const Side& side, Figure figure) {
-  std::vector<double> values;
-  for (const RuntimeResult& round : side.rounds) values.push_back(figure(round));
-  return Median(values);
+  return Summary(OfRounds(side, figure)).median;
 }
+
+double CallsPerSecond(const RuntimeResult& r) { return r.calls_per_second(); }
 
 double Latency(const RuntimeResult& r, double p) {
   return r.latency.empty() ? 0
@@ -64,7 +66,7 @@ Call MakeCall(const std::vector<int64_t>& shape) {
 
 Json Report(const Side& side, const Call& call) {
   using R = RuntimeResult;
-  const double per_s = MedianOf(side, [](const R& r) { return r.calls_per_second(); });
+  const double per_s = MedianOf(side, CallsPerSecond);
   const double in = static_cast<double>(call.q_bytes() + call.k_bytes() + call.v_bytes());
   const double out = static_cast<double>(call.out_bytes());
   Json json = {{"options", side.options},
@@ -79,7 +81,7 @@ Json Report(const Side& side, const Call& call) {
                {"kernel_s", MedianOf(side, [](const R& r) { return r.kernel_s; })},
                {"copy_out_s", MedianOf(side, [](const R& r) { return r.copy_out_s; })},
                {"batch_requests", MedianOf(side, [](const R& r) { return r.batch_requests; })}};
-  for (const R& round : side.rounds) json["rounds"].push_back(round.calls_per_second());
+  json["rounds"] = OfRounds(side, CallsPerSecond);
   const auto ms = [&](const char* key) { return json[key].get<double>() * 1e3; };
   std::printf("%10.1f %7.1f %7.1f %9.3f %9.3f %9.3f %9.3f %9.3f %9.3f %6.1f  %s\n", per_s, per_s * in * 1e-9,
               per_s * out * 1e-9, ms("p50_s"), ms("p99_s"), ms("queue_s"), ms("copy_in_s"), ms("kernel_s"),
@@ -121,12 +123,9 @@ int Run(const Flags& flags, const std::vector<std::vector<std::string>>& servers
   Json json = {{"shape", flags.shape}, {"callers", flags.callers}, {"seconds", flags.seconds}};
   for (const Side& side : sides) json["servers"].push_back(Report(side, call));
   for (size_t i = 1; i < sides.size(); ++i) {
-    std::vector<double> ratios;
-    for (size_t r = 0; r < sides[i].rounds.size(); ++r) {
-      ratios.push_back(sides[i].rounds[r].calls_per_second() / sides[0].rounds[r].calls_per_second());
-    }
-    json["servers"][i]["by_first"] = Median(ratios);
-    std::printf("%s: %.2f of the first\n", sides[i].options.c_str(), Median(ratios));
+    const double ratio = Ratio(OfRounds(sides[i], CallsPerSecond), OfRounds(sides[0], CallsPerSecond)).median;
+    json["servers"][i]["by_first"] = ratio;
+    std::printf("%s: %.2f of the first\n", sides[i].options.c_str(), ratio);
   }
   if (!flags.json.empty()) std::ofstream(flags.json) << json.dump(1) << "\n";
   return 0;

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <random>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "server/process/server.h"
+#include "tests/bench/service/figures.h"
 
 namespace attend::bench {
 namespace {
@@ -17,16 +17,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 double Since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-// fp16 of magnitudes from 0.25 (0x3400) to 2 (0x4000).
-void FillHalves(std::byte* data, int64_t bytes) {
-  std::mt19937 random(1);
-  for (int64_t i = 0; i < bytes; i += 2) {
-    const uint32_t drawn = random();
-    const auto half = static_cast<uint16_t>((drawn & 0x8000u) | (0x3400u + (drawn >> 16) % 0xC00u));
-    std::memcpy(data + i, &half, sizeof half);
-  }
-}
 
 }  // namespace
 
@@ -52,7 +42,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Open(server::ServerOptions opt
     caller.outputs = *std::move(outputs);
     const std::byte* first = runtime->callers_[0].inputs.data();
     if (i == 0) {
-      FillHalves(caller.inputs.data(), caller.inputs.size());
+      FillHalves({caller.inputs.data(), static_cast<size_t>(caller.inputs.size())}, /*seed=*/1);
     } else {
       std::memcpy(caller.inputs.data(), first, static_cast<size_t>(caller.inputs.size()));
     }

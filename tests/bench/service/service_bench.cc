@@ -6,7 +6,6 @@
 //   service_bench --attend build/.../attend-server --raw build/.../raw_echo            transport alone
 //   service_bench --suite attention --device cuda --today today_service.py ...         the whole service
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -16,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/bench/service/figures.h"
 #include "tests/bench/service/load.h"
 #include "tests/bench/service/requests.h"
 #include "tests/bench/service/server_process.h"
@@ -60,15 +60,6 @@ std::vector<Row> Rows(const std::string& suite) {
           {"[4,8,4096,64] x 1", 1, 1, 0, {4, 8, 4096, 64}}};
 }
 
-struct Figures {
-  double median = 0, least = 0, most = 0;
-};
-
-Figures Summary(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return {values[values.size() / 2], values.front(), values.back()};
-}
-
 Json ToJson(const Figures& f) { return {{"median", f.median}, {"min", f.least}, {"max", f.most}}; }
 
 // One server of a row, and what its rounds measured.
@@ -82,13 +73,6 @@ Json ToJson(const Peer& peer) {
   return {{"calls_per_s", ToJson(Summary(peer.calls_per_s))},
           {"p50_s", ToJson(Summary(peer.p50_s))},
           {"p99_s", ToJson(Summary(peer.p99_s))}};
-}
-
-// Of each round, this peer's figure by the other's.
-Figures Ratio(const std::vector<double>& mine, const std::vector<double>& others) {
-  std::vector<double> ratios;
-  for (size_t i = 0; i < mine.size(); ++i) ratios.push_back(mine[i] / others[i]);
-  return Summary(ratios);
 }
 
 [[noreturn]] void Die(const std::string& what) {
