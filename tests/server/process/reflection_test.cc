@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/process/small_call.h"
 #include "tests/server/process/fixture.h"
 
 namespace attend::server {
@@ -36,24 +37,52 @@ constexpr int kFileByFilename = 3, kFileContainingSymbol = 4, kExtensionNumbers 
 constexpr int kOriginalRequest = 2, kFileResponse = 4, kNumbersResponse = 5, kListResponse = 6,
               kErrorResponse = 7;
 
-grpc::ByteBuffer ToBuffer(const std::string& bytes) {
-  const grpc::Slice slice(bytes);
-  return grpc::ByteBuffer(&slice, 1);
-}
+// A method without types, called step by step.
+class RawCall {
+ public:
+  RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method)
+      : stub_(channel), stream_(stub_.PrepareCall(&context_, method, &queue_)) {
+    stream_->StartCall(nullptr);
+    Step();
+  }
+  void Write(const std::string& bytes) {
+    stream_->Write(ToByteBuffer(bytes), nullptr);
+    Step();
+  }
+  std::string Read() {
+    grpc::ByteBuffer message;
+    stream_->Read(&message, nullptr);
+    Step();
+    const absl::StatusOr<std::string> bytes = ToSmallString(&message);
+    EXPECT_TRUE(bytes.ok()) << bytes.status();
+    return bytes.value_or("");
+  }
+  void WritesDone() {
+    stream_->WritesDone(nullptr);
+    Step();
+  }
+  grpc::Status Finish() {
+    grpc::Status status;
+    stream_->Finish(&status, nullptr);
+    Step();
+    return status;
+  }
 
-std::string ToString(const grpc::ByteBuffer& buffer) {
-  std::vector<grpc::Slice> slices;
-  EXPECT_TRUE(buffer.Dump(&slices).ok());
-  std::string bytes;
-  for (const grpc::Slice& slice : slices)
-    bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
-  return bytes;
-}
+ private:
+  void Step() {
+    void* tag = nullptr;
+    bool ok = false;
+    ASSERT_TRUE(queue_.Next(&tag, &ok));
+  }
 
-void Step(grpc::CompletionQueue* queue) {
-  void* tag = nullptr;
-  bool ok = false;
-  ASSERT_TRUE(queue->Next(&tag, &ok));
+  grpc::GenericStub stub_;
+  grpc::ClientContext context_;
+  grpc::CompletionQueue queue_;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
+};
+
+std::string ReflectionMethod(const std::string& version = "v1") {
+  return "/grpc.reflection." + version + ".ServerReflection/ServerReflectionInfo";
 }
 
 // One question to reflection.
@@ -63,25 +92,13 @@ std::string Ask(const std::shared_ptr<grpc::Channel>& channel, int field, const 
   question.AddLengthDelimited(field, value);
   std::string bytes;
   question.SerializeToString(&bytes);
-  grpc::GenericStub stub(channel);
-  grpc::ClientContext context;
-  grpc::CompletionQueue queue;
-  const auto stream = stub.PrepareCall(
-      &context, "/grpc.reflection." + version + ".ServerReflection/ServerReflectionInfo", &queue);
-  stream->StartCall(nullptr);
-  Step(&queue);
-  stream->Write(ToBuffer(bytes), nullptr);
-  Step(&queue);
-  grpc::ByteBuffer answer;
-  stream->Read(&answer, nullptr);
-  Step(&queue);
-  stream->WritesDone(nullptr);
-  Step(&queue);
-  grpc::Status status;
-  stream->Finish(&status, nullptr);
-  Step(&queue);
+  RawCall call(channel, ReflectionMethod(version));
+  call.Write(bytes);
+  const std::string answer = call.Read();
+  call.WritesDone();
+  const grpc::Status status = call.Finish();
   EXPECT_TRUE(status.ok()) << status.error_message();
-  return ToString(answer);
+  return answer;
 }
 
 // The values of a length-delimited field of a field, at each step of the path.
@@ -131,17 +148,8 @@ TEST(Reflection, IsNotThereWhereItIsOff) {
   ServerOptions options = TestOptions();
   options.reflection = false;
   const auto server = StartServer(options);
-  grpc::GenericStub stub(Connect(*server));
-  grpc::ClientContext context;
-  grpc::CompletionQueue queue;
-  const auto stream =
-      stub.PrepareCall(&context, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", &queue);
-  stream->StartCall(nullptr);
-  Step(&queue);
-  grpc::Status status;
-  stream->Finish(&status, nullptr);
-  Step(&queue);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  RawCall call(Connect(*server), ReflectionMethod());
+  EXPECT_EQ(call.Finish().error_code(), grpc::StatusCode::UNIMPLEMENTED);
 }
 
 // A stream that its caller leaves open ends with the drain.
@@ -149,18 +157,9 @@ TEST(Reflection, DoesNotHoldUpADrain) {
   ServerOptions options = TestOptions();
   options.drain_timeout = absl::Minutes(5);  // beyond the test's own limit
   const auto server = StartServer(options);
-  grpc::GenericStub stub(Connect(*server));
-  grpc::ClientContext context;
-  grpc::CompletionQueue queue;
-  const auto stream =
-      stub.PrepareCall(&context, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", &queue);
-  stream->StartCall(nullptr);
-  Step(&queue);
+  RawCall call(Connect(*server), ReflectionMethod());
   EXPECT_TRUE(server->Drain(absl::ZeroDuration()));
-  grpc::Status status;
-  stream->Finish(&status, nullptr);
-  Step(&queue);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(call.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
 // Everything that reflection tells of a symbol.
@@ -212,19 +211,14 @@ std::unique_ptr<google::protobuf::Message> Call(const std::shared_ptr<grpc::Chan
   const auto parsed = google::protobuf::util::JsonStringToMessage(json, request.get());
   EXPECT_TRUE(parsed.ok()) << parsed.ToString();
 
-  grpc::GenericStub stub(channel);
-  grpc::ClientContext context;
-  grpc::CompletionQueue queue;
-  const auto call = stub.PrepareUnaryCall(&context, "/" + service + "/" + name,
-                                          ToBuffer(request->SerializeAsString()), &queue);
-  call->StartCall();
-  grpc::ByteBuffer reply;
-  grpc::Status status;
-  call->Finish(&reply, &status, nullptr);
-  Step(&queue);
+  RawCall call(channel, "/" + service + "/" + name);
+  call.Write(request->SerializeAsString());
+  call.WritesDone();
+  const std::string reply = call.Read();
+  const grpc::Status status = call.Finish();
   EXPECT_TRUE(status.ok()) << status.error_message();
   auto response = described->New(method->output_type());
-  EXPECT_TRUE(response->ParseFromString(ToString(reply)));
+  EXPECT_TRUE(response->ParseFromString(reply));
   return response;
 }
 
