@@ -51,8 +51,8 @@ constexpr const char* kKernelNames[] = {"naive", "online", "flash", "none"};
 constexpr size_t kKernels = std::size(kKernelNames);
 constexpr const char* kStageNames[] = {"receive", "queue", "copy_in", "kernel", "copy_out", "reply"};
 // Besides the scheduler's own.
-constexpr const char* kReasons[] = {"invalid_request", "incomplete", "unimplemented",  "pool_full",
-                                    "receive_budget",  "calls_full", "unauthenticated"};
+constexpr const char* kReasons[] = {"invalid_request", "incomplete", "unimplemented", "pool_full",
+                                    "receive_budget",  "calls_full", "watches_full",  "unauthenticated"};
 constexpr size_t kReasonsMax = 32;
 
 struct MethodNames {

@@ -87,6 +87,7 @@ class HealthService::Watcher final : public GenericCall::Handler {
     {
       absl::MutexLock lock(&service_->mutex_);
       if (listed_) service_->watchers_.erase(place_);
+      --service_->watches_;
     }
     delete this;
   }
@@ -101,7 +102,8 @@ class HealthService::Watcher final : public GenericCall::Handler {
   std::list<Watcher*>::iterator place_;
 };
 
-HealthService::HealthService(const std::vector<std::string>& names) {
+HealthService::HealthService(const std::vector<std::string>& names, int64_t watches_max)
+    : watches_max_(watches_max) {
   for (const std::string& name : names) names_[name] = Status::kNotServing;
 }
 
@@ -128,7 +130,14 @@ absl::StatusOr<std::string> HealthService::Check(const std::string& request) {
   return Response(status);
 }
 
-GenericCall::Handler* HealthService::Watch(GenericCall* call) { return new Watcher(this, call); }
+GenericCall::Handler* HealthService::Watch(GenericCall* call) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (watches_ >= watches_max_) return nullptr;
+    ++watches_;
+  }
+  return new Watcher(this, call);
+}
 
 HealthService::Status HealthService::StatusOf(const std::string& name) {
   const auto found = names_.find(name);

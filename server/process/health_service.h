@@ -5,6 +5,7 @@
 #ifndef ATTEND_SERVER_PROCESS_HEALTH_SERVICE_H_
 #define ATTEND_SERVER_PROCESS_HEALTH_SERVICE_H_
 
+#include <cstdint>
 #include <list>
 #include <map>
 #include <memory>
@@ -26,7 +27,8 @@ class HealthService {
   enum class Status { kUnknown = 0, kServing = 1, kNotServing = 2, kServiceUnknown = 3 };
 
   // All names, NOT_SERVING at first. Others are unknown: NOT_FOUND to Check, SERVICE_UNKNOWN to Watch.
-  explicit HealthService(const std::vector<std::string>& names);
+  // watches_max: calls of Watch at once.
+  HealthService(const std::vector<std::string>& names, int64_t watches_max);
   ~HealthService();  // no call is left
 
   // Of every name; tells the watchers.
@@ -36,7 +38,7 @@ class HealthService {
 
   // The reply to a request of Check, both serialised.
   absl::StatusOr<std::string> Check(const std::string& request);
-  // The handler of a call of Watch.
+  // The handler of a call of Watch; null where watches_max are there.
   GenericCall::Handler* Watch(GenericCall* call);
 
  private:
@@ -44,7 +46,9 @@ class HealthService {
 
   Status StatusOf(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  const int64_t watches_max_;
   absl::Mutex mutex_;
+  int64_t watches_ ABSL_GUARDED_BY(mutex_) = 0;  // those without a request yet, too
   bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<std::string, Status> names_ ABSL_GUARDED_BY(mutex_);
   std::list<Watcher*> watchers_ ABSL_GUARDED_BY(mutex_);

@@ -127,6 +127,8 @@ constexpr OptionRow kTable[] = {
 
     {"streams-max", "Connections", K::kCount, &O::streams_max, 1, nullptr, "calls at once on one connection",
      kGrpcIntMax},
+    {"watches-max", "Connections", K::kCount, &O::watches_max, 1, nullptr,
+     "health checks that watch at once, on all connections"},
     {"metadata-bytes-max", "Connections", K::kBytes, &O::metadata_bytes_max, 1024, nullptr,
      "metadata of one call", kGrpcIntMax},
     {"connection-age-max", "Connections", K::kDuration, &O::connection_age_max, 0, nullptr,

@@ -82,6 +82,7 @@ struct ServerOptions {
   absl::Duration hang_floor = absl::Seconds(30);
 
   int64_t streams_max = 1024;
+  int64_t watches_max = 16384;
   int64_t metadata_bytes_max = 16 << 10;
   absl::Duration connection_age_max = absl::Seconds(300);
   absl::Duration connection_age_grace = absl::Seconds(60);

@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "server/error.h"
 #include "server/process/attend_call.h"
 #include "server/process/authenticate.h"
 #include "server/process/credentials.h"
@@ -38,6 +39,8 @@ constexpr char kInfoService[] = "attend.v1.InfoService";
 constexpr absl::Duration kQuiet = absl::Milliseconds(100);
 constexpr absl::Duration kQuietMax = absl::Seconds(2);
 constexpr absl::Duration kSweepInterval = absl::Milliseconds(50);
+// A watch lasts as long as its connection.
+constexpr absl::Duration kWatchRetryDelay = absl::Seconds(1);
 // Calls get this long to end once they have been cancelled; more means a fault of ours.
 constexpr absl::Duration kCancelGrace = absl::Seconds(5);
 
@@ -101,7 +104,7 @@ class GrpcServer final : public Server {
         registry_(options.calls_max, kSweepInterval),
         side_registry_(options.calls_max, kSweepInterval),
         wire_threads_(options.wire_threads),
-        health_({"", kAttentionService}),
+        health_({"", kAttentionService}, options.watches_max),
         reflection_({kAttentionService, kInfoService, "grpc.health.v1.Health",
                      "grpc.reflection.v1alpha.ServerReflection"}) {}
 
@@ -236,10 +239,20 @@ class GrpcServer final : public Server {
     return absl::OkStatus();
   }
 
+  GenericCall::Handler* MakeWatch(GenericCall* call) {
+    if (GenericCall::Handler* const watch = health_.Watch(call)) return watch;
+    metrics_->OnRejected("watches_full");
+    return new RefusedCall(
+        call,
+        Exhausted("WATCHES_FULL", "as many health watches are open as the server takes (--watches-max)",
+                  kWatchRetryDelay),
+        {});
+  }
+
   GenericCall::Handler* MakeHandler(GenericCall* call) {
     const std::string& method = call->context().method();
     // Health needs no token: probes have none, and gRPC's clients send none with their own health checks.
-    if (method == "/grpc.health.v1.Health/Watch") return health_.Watch(call);
+    if (method == "/grpc.health.v1.Health/Watch") return MakeWatch(call);
     if (method == "/grpc.health.v1.Health/Check") {
       return new SmallCall(call, &side_registry_, options_.receive_timeout,
                            [this](const std::string& request) { return health_.Check(request); }, {});

@@ -82,12 +82,12 @@ class Watch {
     EXPECT_TRUE(message.DumpToSingleSlice(&bytes).ok());
     return bytes.size() == 2 ? bytes.begin()[1] : 0;
   }
-  grpc::StatusCode Finish() {
+  grpc::Status Finish() {
     finished_ = true;
     grpc::Status status;
     stream_->Finish(&status, nullptr);
     Step();
-    return status.error_code();
+    return status;
   }
 
  private:
@@ -116,7 +116,27 @@ TEST(Health, WatchersHearOfTheDrainAndAreLetGo) {
   EXPECT_TRUE(server->Drain(absl::ZeroDuration()));
   EXPECT_EQ(watch.Next(), 2);
   EXPECT_EQ(watch.Next(), -1);
-  EXPECT_EQ(watch.Finish(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(watch.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST(Health, WatchersAreBoundedOverAllConnections) {
+  ServerOptions options = TestOptions();
+  options.watches_max = 2;
+  const auto server = StartServer(options);
+  Watch first(Connect(*server), "");
+  auto second = std::make_unique<Watch>(Connect(*server), "");
+  EXPECT_EQ(first.Next(), 1);
+  EXPECT_EQ(second->Next(), 1);
+  const auto channel = Connect(*server);
+  Watch third(channel, "");
+  EXPECT_EQ(third.Next(), -1);
+  const grpc::Status refused = third.Finish();
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.error_message(), ::testing::HasSubstr("--watches-max"));
+  EXPECT_EQ(MetricValue(*server, "attend_rejected_total{reason=\"watches_full\"}"), 1);
+  EXPECT_EQ(Check(channel, ""), 1);
+  second.reset();
+  EXPECT_TRUE(Eventually([&] { return Watch(channel, "").Next() == 1; }));
 }
 
 TEST(Drain, ReadinessGoesFirstWhileCallsAreStillTaken) {
