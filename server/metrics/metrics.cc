@@ -4,7 +4,6 @@
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
-#include <prometheus/text_serializer.h>
 
 #include <algorithm>
 #include <array>
@@ -12,13 +11,13 @@
 #include <iterator>
 #include <map>
 #include <optional>
-#include <sstream>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "attend_version.h"
+#include "server/metrics/exposition.h"
 #include "server/metrics/metric_table.h"
 #include "server/metrics/sampled_metrics.h"
 
@@ -203,9 +202,7 @@ class PrometheusMetrics final : public Metrics {
       if (sampler_) sample = sampler_();
     }
     for (prometheus::MetricFamily& family : SampledFamilies(sample)) families.push_back(std::move(family));
-    std::ostringstream out;
-    prometheus::TextSerializer().Serialize(out, families);
-    return out.str();
+    return ExpositionText(families);
   }
 
  private:

@@ -2,15 +2,23 @@
 // itself accepts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <set>
 #include <sstream>
 #include <string>
 
+#include "server/metrics/exposition.h"
 #include "server/metrics/metric_table.h"
 #include "tests/server/process/fixture.h"
 
@@ -110,6 +118,42 @@ TEST(Metrics, CountWhatFlashSavesAndTheSlots) {
   EXPECT_EQ(MetricValue(*server, "attend_hbm_saved_bytes_total{kernel=\"flash\"}"), 2 * 16 * 24 * 4 * 8);
   EXPECT_EQ(MetricValue(*server, "attend_slots{device=\"cpu\",kind=\"busy\"}"), 0);
   EXPECT_GE(MetricValue(*server, "attend_slots{device=\"cpu\",kind=\"capacity\"}"), 1);
+}
+
+// prometheus-cpp's own serializer says the same, but for how a number is written.
+TEST(Metrics, TheTextIsThatOfTheLibrary) {
+  prometheus::Registry registry;
+  auto& gauges = prometheus::BuildGauge().Name("gauge").Help("Some numbers").Register(registry);
+  const double values[] = {0,    -0.0,     1,      -3,        0.1,  1.0 / 3,      1e-7,      123456.75,
+                           1e15, 1.5e+300, 5e-324, 1LL << 53, 1e20, std::nan(""), -INFINITY, INFINITY};
+  for (size_t i = 0; i < std::size(values); ++i) gauges.Add({{"i", std::to_string(i)}}).Set(values[i]);
+  gauges.Add({{"a", "quote \" backslash \\ newline \n end"}, {"b", ""}, {"c", "µ"}}).Set(1);
+  prometheus::BuildCounter().Name("counter").Help("Calls").Register(registry).Add({}).Increment(1e6 + 0.5);
+  auto& histograms = prometheus::BuildHistogram().Name("histogram").Help("Times").Register(registry);
+  for (const prometheus::Labels& labels : {prometheus::Labels{}, prometheus::Labels{{"k", "v"}}}) {
+    auto& histogram = histograms.Add(labels, BucketBounds(Buckets::kStageSeconds));
+    for (const double value : {1e-6, 0.7e-3, 0.123456789, 99.0}) histogram.Observe(value);
+  }
+  const auto families = registry.Collect();
+  std::istringstream expected(prometheus::TextSerializer().Serialize(families));
+  std::istringstream text(ExpositionText(families));
+  for (std::string want, got; std::getline(expected, want);) {
+    ASSERT_TRUE(std::getline(text, got)) << "missing: " << want;
+    const size_t want_end = want[0] == '#' ? want.size() : want.rfind(' ');
+    EXPECT_EQ(got.substr(0, want_end), want.substr(0, want_end));
+    if (want[0] == '#') continue;
+    const double want_value = std::strtod(want.c_str() + want_end, nullptr);
+    const double got_value = std::strtod(got.c_str() + want_end, nullptr);
+    // The library prints 16 digits.
+    if (std::isfinite(want_value)) {
+      EXPECT_NEAR(got_value, want_value, std::abs(want_value) * 1e-15) << want;
+    } else {
+      EXPECT_EQ(std::isnan(got_value) ? "nan" : std::to_string(got_value),
+                std::isnan(want_value) ? "nan" : std::to_string(want_value));
+    }
+  }
+  std::string more;
+  EXPECT_FALSE(std::getline(text, more)) << more;
 }
 
 TEST(Metrics, PromtoolFindsNothingWrong) {
