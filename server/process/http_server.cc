@@ -18,6 +18,10 @@ namespace {
 
 // Prometheus 3 scrapes nothing without a Content-Type that it knows.
 constexpr char kMetricsType[] = "text/plain; version=0.0.4; charset=utf-8";
+// civetweb holds a thread for each connection, idle until the request is there: so many that half-sent ones
+// have to come by the dozen before a probe waits, and then not for long.
+constexpr char kConnectionsMax[] = "64";
+constexpr char kTimeoutMs[] = "2000";
 constexpr char kPlainType[] = "text/plain; charset=utf-8";
 
 int Answer(mg_connection* connection, int status, const char* reason, const char* type,
@@ -53,9 +57,11 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&
   const char* options[] = {"listening_ports",
                            address.c_str(),
                            "num_threads",
-                           "4",
+                           kConnectionsMax,
                            "request_timeout_ms",
-                           "5000",
+                           kTimeoutMs,
+                           "tcp_nodelay",
+                           "1",
                            "enable_directory_listing",
                            "no",
                            nullptr};

@@ -14,7 +14,7 @@ struct mg_connection;
 
 namespace attend::server {
 
-// Serves from its own few threads until destroyed.
+// Serves from threads of its own until destroyed.
 class HttpServer {
  public:
   struct Handlers {

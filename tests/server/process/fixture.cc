@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -71,23 +72,30 @@ grpc::Status Attend(grpc::Channel& channel, const v1::AttendRequest& request, v1
   return status;
 }
 
-std::string HttpGet(int port, const std::string& path) {
+int SendTo(int port, const std::string& bytes, int limit_ms) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
-    close(fd);
-    return "";
+  const timeval limit = {limit_ms / 1000, limit_ms % 1000 * 1000};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
+      send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size())) {
+    return fd;
   }
-  const std::string request = "GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+  close(fd);
+  return -1;
+}
+
+std::string HttpGet(int port, const std::string& path, int limit_ms) {
+  const int fd =
+      SendTo(port, "GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", limit_ms);
+  if (fd < 0) return "";
   std::string answer;
-  if (send(fd, request.data(), request.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(request.size())) {
-    char buffer[65536];
-    for (ssize_t n; (n = recv(fd, buffer, sizeof(buffer), 0)) > 0;)
-      answer.append(buffer, static_cast<size_t>(n));
-  }
+  char buffer[65536];
+  for (ssize_t n; (n = recv(fd, buffer, sizeof(buffer), 0)) > 0;)
+    answer.append(buffer, static_cast<size_t>(n));
   close(fd);
   return answer;
 }

@@ -31,8 +31,11 @@ grpc::Status Attend(grpc::Channel& channel, const v1::AttendRequest& request,
                     const std::function<void(grpc::ClientContext*)>& adjust = {},
                     const std::function<void(const grpc::ClientContext&)>& look = {});
 
-// GET over HTTP: status line, headers and body as they came.
-std::string HttpGet(int port, const std::string& path);
+// A connection to 127.0.0.1 that has sent these bytes, with limit_ms for each read of it; -1 where there is
+// none. The caller closes it.
+int SendTo(int port, const std::string& bytes, int limit_ms);
+// GET over HTTP: status line, headers and body as they came; what came of them where the time was up.
+std::string HttpGet(int port, const std::string& path, int limit_ms = 60000);
 // The value of a series such as attend_ready or attend_rejected_total{reason="x"}; -1 where it is missing.
 double MetricValue(const Server& server, const std::string& series);
 // Waits up to 10 s.

@@ -2,7 +2,10 @@
 // limit, others are served, and nothing of them stays.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -118,6 +121,25 @@ TEST(Limits, CallsInFlightAreBounded) {
   EXPECT_EQ(Attend(*channel, MakeRequest(1, 1, 1, 8)).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   callers.pop_back();
   EXPECT_TRUE(Eventually([&] { return Attend(*channel, MakeRequest(1, 1, 1, 8)).ok(); }));
+}
+
+TEST(Limits, HalfSentHttpRequestsKeepNoProbeWaiting) {
+  const auto server = StartServer(TestOptions());
+  std::vector<int> half_sent;
+  for (int i = 0; i < 50; ++i) {
+    half_sent.push_back(SendTo(server->http_port(), "GET /metrics HTTP/1.1\r\nHost: local", 10000));
+    ASSERT_GE(half_sent.back(), 0);
+  }
+  // The time of the image's health check; a few threads would need ten times that for those before it.
+  EXPECT_THAT(HttpGet(server->http_port(), "/healthz", 3000), ::testing::StartsWith("HTTP/1.1 200 "));
+  for (const int fd : half_sent) {
+    char said[1024];
+    ssize_t read = 0;
+    while ((read = recv(fd, said, sizeof(said), 0)) > 0) {
+    }
+    EXPECT_TRUE(read == 0 || errno == ECONNRESET) << "held for longer than its time";
+    close(fd);
+  }
 }
 
 TEST(Limits, TheWorkspaceOfTheCpuIsBounded) {
