@@ -2,7 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,8 +15,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-
-extern char** environ;
 
 namespace attend::integration {
 namespace {
@@ -41,19 +39,26 @@ std::string ReadFile(const std::string& path) {
 }  // namespace
 
 ChildProcess::ChildProcess(const std::vector<std::string>& argv) : output_path_(TemporaryFile()) {
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, 1, output_path_.c_str(), O_WRONLY | O_TRUNC | O_APPEND, 0600);
-  posix_spawn_file_actions_adddup2(&actions, 1, 2);
+  const int output = open(output_path_.c_str(), O_WRONLY | O_TRUNC | O_APPEND | O_CLOEXEC);
   std::vector<char*> args;
   for (const std::string& arg : argv) args.push_back(const_cast<char*>(arg.c_str()));
   args.push_back(nullptr);
-  const int error = posix_spawn(&pid_, args[0], &actions, nullptr, args.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) {
-    std::fprintf(stderr, "cannot start %s: %s\n", args[0], strerror(error));
+  const pid_t parent = getpid();
+  pid_ = fork();
+  if (pid_ < 0 || output < 0) {
+    std::fprintf(stderr, "cannot start %s: %s\n", args[0], strerror(errno));
     std::abort();
   }
+  if (pid_ == 0) {  // only what is safe beside the threads that are gone
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(127);  // it has ended before that
+    dup2(output, STDOUT_FILENO);
+    dup2(output, STDERR_FILENO);
+    execv(args[0], args.data());
+    dprintf(STDERR_FILENO, "cannot start %s: %s\n", args[0], strerror(errno));
+    _exit(127);
+  }
+  close(output);
 }
 
 ChildProcess::~ChildProcess() {

@@ -12,7 +12,8 @@
 
 namespace attend::integration {
 
-// A child process; killed and reaped when destroyed. Its output goes to a file. Not thread-safe.
+// A child process; killed and reaped when destroyed. It ends with the thread that made it, so that a test
+// that crashes leaves none behind: make it where it is used. Its output goes to a file. Not thread-safe.
 class ChildProcess {
  public:
   explicit ChildProcess(const std::vector<std::string>& argv);
