@@ -1,6 +1,5 @@
 // attend bench ladder, attend bench load and attend bench --service.
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -8,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli/commands.h"
 #include "client/cli/compare.h"
+#include "client/cli/files.h"
 #include "client/cli/ladder.h"
 #include "client/cli/load.h"
 #include "client/cli/service.h"
@@ -47,8 +47,9 @@ int Finish(const nlohmann::ordered_json& run, const std::string& text, const Com
            const Context& context) {
   std::fputs((context.json ? run.dump(2) + "\n" : text).c_str(), stdout);
   if (compare.file.empty()) return kExitOk;
-  std::ifstream stream(compare.file);
-  const auto before = nlohmann::ordered_json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  const absl::StatusOr<std::string> former = ReadFile(compare.file);
+  if (!former.ok()) return FailHere(former.status());
+  const auto before = nlohmann::ordered_json::parse(*former, nullptr, /*allow_exceptions=*/false);
   const auto changes = CompareRuns(before, run, compare.tolerance);
   if (!changes.ok()) {
     return Fail(absl::InvalidArgumentError(

@@ -1,12 +1,11 @@
 #include "client/cli/options.h"
 
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "client/cli/files.h"
 
 namespace attend::cli {
 namespace {
@@ -32,14 +31,6 @@ T Parse(const T (&values)[N], const std::string& name) {
   return values[0];
 }
 
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  if (path.empty()) return "";
-  std::ifstream stream(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  if (!stream || text.empty()) return absl::NotFoundError(absl::StrCat(path, ": cannot be read, or empty"));
-  return text;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Client>> Context::Connect() const {
@@ -53,8 +44,10 @@ absl::StatusOr<std::unique_ptr<Client>> Context::Connect() const {
     for (const auto& [path, text] : {std::pair(&tls_ca, &options.tls->root_certificates_pem),
                                      std::pair(&tls_cert, &options.tls->certificate_pem),
                                      std::pair(&tls_key, &options.tls->private_key_pem)}) {
+      if (path->empty()) continue;
       absl::StatusOr<std::string> pem = ReadFile(*path);
       if (!pem.ok()) return pem.status();
+      if (pem->empty()) return absl::InvalidArgumentError(absl::StrCat(*path, ": is empty"));
       *text = *std::move(pem);
     }
   }

@@ -8,13 +8,13 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "client/cli/files.h"
 
 namespace attend::cli {
 namespace {
@@ -158,16 +158,9 @@ absl::StatusOr<Safetensors> Safetensors::Parse(std::string bytes) {
 }
 
 absl::StatusOr<Safetensors> Safetensors::Read(const std::string& path) {
-  // A directory can be opened, but reading it throws.
-  struct stat found;
-  if (stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode)) {
-    return absl::FailedPreconditionError(absl::StrCat(path, ": ", std::strerror(EISDIR)));
-  }
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) return absl::NotFoundError(absl::StrCat(path, ": ", std::strerror(errno)));
-  std::string bytes{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  if (stream.bad()) return absl::InternalError(absl::StrCat(path, ": cannot be read"));
-  absl::StatusOr<Safetensors> file = Parse(std::move(bytes));
+  absl::StatusOr<std::string> bytes = ReadFile(path);
+  if (!bytes.ok()) return bytes.status();
+  absl::StatusOr<Safetensors> file = Parse(*std::move(bytes));
   if (!file.ok())
     return absl::Status(file.status().code(), absl::StrCat(path, ": ", file.status().message()));
   return file;

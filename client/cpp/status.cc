@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/cpp/status_internal.h"
 
@@ -116,6 +117,14 @@ std::string Describe(const absl::Status& status) {
     // The message repeats the first few of these.
     absl::StrAppend(&text, ": the request cannot be run as it is");
     for (const Violation& v : violations) absl::StrAppend(&text, "\n  ", v.field, ": ", v.description);
+  }
+  // What gRPC says of a server that takes a connection and closes it before HTTP/2 has begun.
+  if (absl::IsUnavailable(status) &&
+      absl::StrContains(status.message(), "connections to all backends failing") &&
+      absl::StrContains(status.message(), "Socket closed")) {
+    absl::StrAppend(&text,
+                    "\n  hint: the server closes the connection at once; does it ask for TLS, or for a "
+                    "client certificate?");
   }
   const std::string reason = GetReason(status);
   if (!reason.empty()) absl::StrAppend(&text, "\n  reason: ", reason);

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <fstream>
@@ -10,6 +11,8 @@
 #include <random>
 #include <string>
 #include <vector>
+
+#include "absl/strings/str_cat.h"
 
 namespace attend::cli {
 namespace {
@@ -30,7 +33,7 @@ std::string Error(const std::string& header, const std::string& data) {
 }
 
 TEST(Safetensors, ReadsWhatItWrote) {
-  const std::string path = ::testing::TempDir() + "/attend-roundtrip.safetensors";
+  const std::string path = absl::StrCat(::testing::TempDir(), "/attend-roundtrip-", getpid(), ".safetensors");
   const std::vector<float> q = {1, -2, 3, 4, 5, 6};
   const std::vector<uint8_t> mask = {1, 0, 1};
   ASSERT_TRUE(WriteSafetensors(path,

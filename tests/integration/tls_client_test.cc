@@ -158,7 +158,13 @@ TEST_F(TlsClientTest, TheToolIsServedByFlagsAndByTheEnvironment) {
   EXPECT_EQ(Tool({"info", address}, tool_flags_).code, 1);
   // A probe needs no token.
   EXPECT_EQ(Tool({"health", address}, tool_flags_).code, 0);
-  EXPECT_EQ(Tool({"health", address, "--timeout-s=5"}).code, 1);
+  // Without TLS, or without the certificate that the server asks for.
+  for (const std::vector<std::string>& flags :
+       {std::vector<std::string>{}, {tool_flags_[0], tool_flags_[3]}}) {
+    const Ended closed = Tool({"health", address, "--timeout-s=5"}, flags);
+    EXPECT_EQ(closed.code, 1);
+    EXPECT_THAT(closed.text, HasSubstr("does it ask for TLS, or for a client certificate?"));
+  }
 
   const std::pair<const char*, std::string> environment[] = {{"ATTEND_ADDRESS", server.target()},
                                                              {"ATTEND_TLS_CA", folder_.path("ca.crt")},
