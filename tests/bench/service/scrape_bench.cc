@@ -1,5 +1,6 @@
 // What a scrape costs: /metrics of a real server all of whose label sets of attend_kernel_seconds (kernel,
-// dtype, head_dim) are observed while it is scraped. Prints the sizes and the times of the scrapes.
+// dtype, head_dim) are observed while it is scraped. Prints the sizes and the times of the scrapes, and those
+// of /healthz in turn with them: what of it is the machine's, whose cores callers and server keep busy.
 //
 //   scrape_bench [--label-sets 64] [--scrapes 300]
 #include <CLI/CLI.hpp>
@@ -37,6 +38,20 @@ bool CallLabelSet(attend::Client& client, int n) {
   return client.Attend(request).ok();
 }
 
+// One GET, and what it took in milliseconds.
+std::string TimedGet(int port, const char* path, std::vector<double>* milliseconds) {
+  const absl::Time start = absl::Now();
+  std::string text = attend::integration::HttpGet(port, path);
+  milliseconds->push_back(absl::ToDoubleMilliseconds(absl::Now() - start));
+  return text;
+}
+
+void PrintTimes(const char* what, std::vector<double> milliseconds) {
+  std::sort(milliseconds.begin(), milliseconds.end());
+  std::printf("%-8s p50 %.2f ms, p99 %.2f ms, longest %.2f ms\n", what, milliseconds[milliseconds.size() / 2],
+              milliseconds[milliseconds.size() * 99 / 100], milliseconds.back());
+}
+
 int64_t CountLines(const std::string& text, const char* prefix) {
   int64_t count = 0;
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
@@ -69,25 +84,24 @@ int main(int argc, char** argv) {
   }
   while (calls < 2 * label_sets) absl::SleepFor(absl::Milliseconds(10));
 
-  std::vector<double> milliseconds;
+  std::vector<double> scrape_times, health_times;
   std::string text;
   const int64_t calls_before = calls;
   for (int i = 0; i < scrapes; ++i) {
-    const absl::Time start = absl::Now();
-    text = attend::integration::HttpGet(server.metrics_port(), "/metrics");
-    milliseconds.push_back(absl::ToDoubleMilliseconds(absl::Now() - start));
+    text = TimedGet(server.metrics_port(), "/metrics", &scrape_times);
+    absl::SleepFor(absl::Milliseconds(10));
+    TimedGet(server.metrics_port(), "/healthz", &health_times);
     absl::SleepFor(absl::Milliseconds(10));
   }
   const int64_t calls_during = calls - calls_before;
   stop = true;
   for (std::thread& t : callers) t.join();
   const int64_t busy = CountLines(text, "attend_kernel_seconds_count");
-  std::sort(milliseconds.begin(), milliseconds.end());
   std::printf(
       "%ld label sets of attend_kernel_seconds, %ld series, %ld bytes; %ld calls between %d scrapes\n",
       static_cast<long>(busy), static_cast<long>(CountLines(text, "")), static_cast<long>(text.size()),
       static_cast<long>(calls_during), scrapes);
-  std::printf("a scrape: p50 %.2f ms, p99 %.2f ms, longest %.2f ms\n", milliseconds[milliseconds.size() / 2],
-              milliseconds[milliseconds.size() * 99 / 100], milliseconds.back());
+  PrintTimes("/metrics", scrape_times);
+  PrintTimes("/healthz", health_times);
   return failed || busy != label_sets ? 1 : 0;
 }
