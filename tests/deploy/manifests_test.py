@@ -1,8 +1,9 @@
 """The kustomize overlays render, what they render fits Kubernetes' schemas (those of the oldest release that has
 all it uses, 1.30: preStop sleep) and holds together: names, labels, ports, times. Custom resources have no schema
-there. The server takes the configuration and the arguments of every pod.
+there. The server takes the configuration and the arguments of every pod. Compose's profiles are read by
+podman-compose, and hold together.
 
-Usage: manifests_test.py ATTEND_SERVER, with kubectl and kubernetes-validate on PATH"""
+Usage: manifests_test.py ATTEND_SERVER, with kubectl, kubernetes-validate and podman-compose on PATH"""
 
 import os
 import pathlib
@@ -48,6 +49,28 @@ def check_version(server):
     images = {s["image"] for name, s in compose.items() if name.startswith("attend-")}
     images.add(Rendered(KUBERNETES / "base").container["image"])
     assert images == {image, image + "-cpu"}, images
+
+
+def check_compose(server):
+    """Each profile has one server, which takes its arguments and is where Prometheus looks for it."""
+    if not shutil.which("podman"):
+        print("compose: not read, since podman-compose does nothing without podman")
+        return
+    (scraped,) = [job["static_configs"][0]["targets"][0]
+                  for job in yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
+                  if job["job_name"] == "attend"]
+    for profile in ("gpu", "cpu"):
+        services = yaml.safe_load(run("podman-compose", "-f", DEPLOY / "compose.yaml", "--profile", profile,
+                                      "config"))["services"]
+        name = f"attend-{profile}"
+        assert set(services) == {name, "prometheus", "grafana"}, sorted(services)
+        run(server, *services[name]["command"], "--check-config")
+        assert scraped.split(":")[0] in services[name]["networks"]["default"]["aliases"], scraped
+        for service in services.values():
+            assert all(port.startswith("127.0.0.1:") for port in service["ports"]), service["ports"]
+            for volume in service.get("volumes", []):
+                host = volume.split(":")[0]
+                assert not host.startswith(".") or (DEPLOY / host).is_dir(), f"there is no {host}"
 
 
 def seconds(text):
@@ -166,6 +189,7 @@ def main():
     server = sys.argv[1]
     check_files_named()
     check_version(server)
+    check_compose(server)
     for overlay, device, gpus in (("gpu", "cuda", 1), ("cpu", "cpu", None)):
         rendered = Rendered(KUBERNETES / "overlays" / overlay)
         with tempfile.TemporaryDirectory() as name:
