@@ -8,9 +8,11 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "attend_version.h"
@@ -61,6 +63,26 @@ TEST(Process, AMissingGpuIsOneLine) {
   EXPECT_EQ(ended.code, 1);
   EXPECT_THAT(ended.output, ::testing::StartsWith("attend-server: --device=cuda: "));
   EXPECT_EQ(ended.output.find('\n'), ended.output.size() - 1);
+}
+
+TEST(Process, AnOldDriverIsOneLineThatSaysWhatIsNeeded) {
+  const char* const driver = std::getenv("ATTEND_OLD_DRIVER");
+  if (driver == nullptr) GTEST_SKIP() << "built without CUDA";
+  const char* const paths = std::getenv("LD_LIBRARY_PATH");
+  const std::optional<std::string> before =
+      paths == nullptr ? std::nullopt : std::optional<std::string>(paths);
+  setenv("LD_LIBRARY_PATH", absl::StrCat(driver, ":", before.value_or("")).c_str(), 1);
+  const Ended ended =
+      RunServer({"--device=cuda", "--address=127.0.0.1:0", "--metrics-address=off", "--log-level=error"});
+  ServerProcess fallen({"--device=auto"});
+  if (before) setenv("LD_LIBRARY_PATH", before->c_str(), 1);
+  if (!before) unsetenv("LD_LIBRARY_PATH");
+  const std::string line = "the NVIDIA driver supports CUDA 11.4; this build needs CUDA ";
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.output, ::testing::StartsWith(absl::StrCat("attend-server: --device=cuda: ", line)));
+  EXPECT_EQ(ended.output.find('\n'), ended.output.size() - 1);
+  EXPECT_TRUE(fallen.running());
+  EXPECT_THAT(fallen.Log(), HasSubstr(absl::StrCat("choice=\"cpu: ", line)));
 }
 
 TEST(Process, ATakenPortIsOneLine) {
@@ -128,6 +150,9 @@ TEST(Process, AutoSaysWhatItTookAndLogsAreJsonWhereAsked) {
   ServerProcess server({"--device=auto", "--log-format=json"});
   ASSERT_TRUE(server.running()) << server.Log();
   EXPECT_THAT(server.Log(), HasSubstr("\"message\":\"device\",\"choice\":\""));
+  if (std::system("nvidia-smi >/dev/null 2>&1") != 0) {
+    EXPECT_THAT(server.Log(), HasSubstr("\"choice\":\"cpu: "));
+  }
 }
 
 }  // namespace
