@@ -1,7 +1,7 @@
 # What `cmake --install` lays down.
 #   --component bundle   the relocatable bundle that images and GPU nodes run: bin/attend-server, bin/attend,
 #                        lib/attend/ with the distribution's libraries that they need (all but glibc's and the
-#                        compiler's), licences. Runs from any folder.
+#                        compiler's), the licences of all. Runs from any folder.
 #   (no component)       that, and the client library for developers.
 set(attend_bundle_libdir lib/attend)
 
@@ -33,8 +33,20 @@ if(programs)
     if(missing)
       message(FATAL_ERROR \"bundle: not found: \${missing}\")
     endif()
+    set(terms \$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/share/doc/attend/licences)
     foreach(library \${found})
       file(INSTALL \${library} DESTINATION \${CMAKE_INSTALL_PREFIX}/${attend_bundle_libdir} FOLLOW_SYMLINK_CHAIN)
+      # The terms under which its package gives it.
+      file(REAL_PATH \${library} real)
+      get_filename_component(name \${real} NAME)
+      execute_process(COMMAND dpkg-query --search */\${name} OUTPUT_VARIABLE owner ERROR_QUIET)
+      string(REGEX MATCH \"^[^:, ]+\" package \"\${owner}\")
+      if(package AND EXISTS /usr/share/doc/\${package}/copyright)
+        file(MAKE_DIRECTORY \${terms})
+        file(COPY_FILE /usr/share/doc/\${package}/copyright \${terms}/\${package} ONLY_IF_DIFFERENT)
+      else()
+        message(WARNING \"bundle: the licence of \${name} is not on this machine\")
+      endif()
     endforeach()" COMPONENT bundle)
 endif()
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION share/doc/attend COMPONENT bundle)
