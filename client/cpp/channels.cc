@@ -64,8 +64,10 @@ absl::Status CheckOptions(absl::string_view target, const ClientOptions& options
   }
   const bool has_token = !options.token.empty() || !options.token_file.empty();
   if (has_token && !options.tls && !options.allow_token_without_tls && !IsLocalTarget(target)) {
-    return absl::InvalidArgumentError(
-        "a token would travel in plain text: set tls, or allow_token_without_tls to do it all the same");
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the token would travel to ", target,
+        " in plain text: turn TLS on (ClientOptions::tls; attend --tls), or allow it all the same "
+        "(ClientOptions::allow_token_without_tls; attend --insecure)"));
   }
   if (options.tls && options.tls->certificate_pem.empty() != options.tls->private_key_pem.empty()) {
     return absl::InvalidArgumentError("certificate_pem and private_key_pem go together");

@@ -60,9 +60,9 @@ constexpr OptionRow kTable[] = {
      "what each launch of the null device takes, one after another: a busy device, for tests"},
 
     {"request-bytes-max", "Bounds", K::kBytes, &O::request_bytes_max, 1024, nullptr,
-     "largest request message; at most 2 GiB - 1"},
+     "largest request message; at most 2 GiB - 1", kGrpcIntMax},
     {"response-bytes-max", "Bounds", K::kBytes, &O::response_bytes_max, 1024, nullptr,
-     "largest reply message; at most 2 GiB - 1"},
+     "largest reply message; at most 2 GiB - 1", kGrpcIntMax},
     {"receive-bytes-max", "Bounds", K::kBytes, &O::receive_bytes_max, 0, nullptr,
      "bytes of requests being received, an eighth of them kept for small ones; others wait in flow control; "
      "0: an eighth of the memory"},

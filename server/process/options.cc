@@ -227,7 +227,6 @@ ParsedOptions ParseOptions(int argc, const char* const* argv) {
 absl::Status ResolveOptions(ServerOptions* options) {
   const absl::Status secure = CheckSecurity(*options);
   if (!secure.ok()) return secure;
-  constexpr int64_t kMessageMax = std::numeric_limits<int32_t>::max();
   constexpr int64_t kPoolLeast = int64_t{64} << 20;
   constexpr int64_t kKeepLeast = int64_t{128} << 10;  // glibc's own
   constexpr int64_t kKeepMost = int64_t{64} << 20;    // more than a thread's heap holds has no effect
@@ -247,8 +246,6 @@ absl::Status ResolveOptions(ServerOptions* options) {
   }
   if (options->cpu_threads == 0) options->cpu_threads = cpu::UsableCpus();
 
-  options->request_bytes_max = std::min(options->request_bytes_max, kMessageMax);
-  options->response_bytes_max = std::min(options->response_bytes_max, kMessageMax);
   // What can never be granted must not be accepted: the caller would wait for nothing.
   options->request_bytes_max = std::min(
       options->request_bytes_max, options->receive_bytes_max - options->receive_bytes_max / kSmallShare);

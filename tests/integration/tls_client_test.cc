@@ -183,7 +183,8 @@ TEST_F(TlsClientTest, TheToolKeepsATokenOffThePlainNetwork) {
                                               "--token-file=" + folder_.path("token")};
   const Ended refused = Tool(elsewhere);
   EXPECT_EQ(refused.code, 1);
-  EXPECT_THAT(refused.text, AllOf(HasSubstr("plain text"), Not(HasSubstr("secret"))));
+  EXPECT_THAT(refused.text, AllOf(HasSubstr("plain text"), HasSubstr("attend --tls"),
+                                  HasSubstr("attend --insecure"), Not(HasSubstr("secret"))));
   // Said to, it tries, and nobody is there.
   EXPECT_THAT(Tool(elsewhere, {"--insecure"}).text, Not(HasSubstr("plain text")));
   const Ended missing = Tool({"info", "--token-file=" + folder_.path("none")});

@@ -82,7 +82,8 @@ TEST(Options, WhatIsWrongIsRefused) {
        {"--queue-requests-max=0", "--queue-requests-max=many", "--request-bytes-max=1TiBs",
         "--drain-timeout=-1s", "--drain-timeout=5", "--device=tpu", "--reflection=perhaps", "--no-such-flag",
         "--grpc-threads=100000", "--wire-threads=100000", "--cpu-threads=100000", "--cpu-slots=100000",
-        "--device-slots=100000", "--streams-max=4294967296", "--metadata-bytes-max=4GiB"}) {
+        "--device-slots=100000", "--streams-max=4294967296", "--metadata-bytes-max=4GiB",
+        "--request-bytes-max=2GiB", "--response-bytes-max=3GiB"}) {
     EXPECT_EQ(Parse({flag}).exit_code, 2) << flag;
   }
   const std::string config = ConfigFile("no_such_option = 1\n");
@@ -145,9 +146,11 @@ TEST(Options, ErrorsNameTheProgramAndTheOption) {
   ::testing::internal::CaptureStderr();
   Parse({"--no-such-flag"});
   Parse({"--drain-timeout=5"});
+  Parse({"--request-bytes-max=3GiB"});
   const std::string text = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(text, ContainsRegex("attend-server: [^\n]*--no-such-flag"));
   EXPECT_THAT(text, ContainsRegex("attend-server: [^\n]*--drain-timeout"));
+  EXPECT_THAT(text, HasSubstr("--request-bytes-max: is 3221225472, but the most is 2147483647"));
 }
 
 TEST(Options, UnknownVariablesAreNamed) {
