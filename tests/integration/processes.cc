@@ -10,8 +10,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -54,7 +56,7 @@ ChildProcess::ChildProcess(const std::vector<std::string>& argv) : output_path_(
     if (getppid() != parent) _exit(127);  // it has ended before that
     dup2(output, STDOUT_FILENO);
     dup2(output, STDERR_FILENO);
-    execv(args[0], args.data());
+    execvp(args[0], args.data());
     dprintf(STDERR_FILENO, "cannot start %s: %s\n", args[0], strerror(errno));
     _exit(127);
   }
@@ -92,5 +94,25 @@ std::optional<int> ChildProcess::Wait(absl::Duration limit) {
 }
 
 std::string ChildProcess::Output() const { return ReadFile(output_path_); }
+
+void ChildProcess::ResetPeak() const { std::ofstream(absl::StrCat("/proc/", pid_, "/clear_refs")) << 5; }
+
+int64_t ChildProcess::StatusBytes(const std::string& key) const {
+  std::ifstream status(absl::StrCat("/proc/", pid_, "/status"));
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind(key + ":", 0) == 0) return std::atoll(line.c_str() + key.size() + 1) * 1024;
+  }
+  return 0;
+}
+
+double ChildProcess::CpuSeconds() const {
+  double nanoseconds = 0;
+  std::error_code gone;
+  for (const auto& task : std::filesystem::directory_iterator(absl::StrCat("/proc/", pid_, "/task"), gone)) {
+    double spent = 0;
+    if (std::ifstream(task.path() / "schedstat") >> spent) nanoseconds += spent;
+  }
+  return nanoseconds * 1e-9;
+}
 
 }  // namespace attend::integration

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@ namespace attend::integration {
 // that crashes leaves none behind: make it where it is used. Its output goes to a file. Not thread-safe.
 class ChildProcess {
  public:
+  // argv[0] is a path, or a name to look for in PATH.
   explicit ChildProcess(const std::vector<std::string>& argv);
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
@@ -28,8 +30,16 @@ class ChildProcess {
   std::optional<int> Wait(absl::Duration limit = absl::Seconds(120));
   // Standard output and error, so far.
   std::string Output() const;
+  // Resident memory now, and the most since the last ResetPeak; 0 where the system does not say.
+  int64_t ResidentBytes() const { return StatusBytes("VmRSS"); }
+  int64_t PeakBytes() const { return StatusBytes("VmHWM"); }
+  void ResetPeak() const;
+  // Time that its threads, those that are there now, have spent on a CPU.
+  double CpuSeconds() const;
 
  private:
+  int64_t StatusBytes(const std::string& key) const;
+
   std::string output_path_;
   pid_t pid_ = -1;
   std::optional<int> code_;

@@ -22,19 +22,18 @@ namespace {
 constexpr absl::Duration kStartLimit = absl::Seconds(60);
 constexpr absl::Duration kPoll = absl::Milliseconds(5);
 
-// A test that is carried to another machine says where the server lies there.
+}  // namespace
+
 std::string ServerBinary() {
   const char* const named = std::getenv("ATTEND_SERVER_BINARY");
   return named != nullptr ? named : ATTEND_SERVER_BINARY;
 }
 
-}  // namespace
-
-ServerProcess::ServerProcess(std::vector<std::string> flags) {
+ServerProcess::ServerProcess(std::vector<std::string> flags, const std::string& binary) {
   std::string folder = (std::filesystem::temp_directory_path() / "attend-test-XXXXXX").string();
   if (mkdtemp(folder.data()) == nullptr) return;
   folder_ = folder;
-  std::vector<std::string> args = {ServerBinary(), "--address=127.0.0.1:0", "--metrics-address=127.0.0.1:0",
+  std::vector<std::string> args = {binary, "--address=127.0.0.1:0", "--metrics-address=127.0.0.1:0",
                                    "--device=null", absl::StrCat("--port-file=", folder_, "/ports")};
   for (std::string& flag : flags) {
     // The last of a flag given twice would win for some parsers only: ours goes.
@@ -75,12 +74,7 @@ std::shared_ptr<grpc::Channel> ServerProcess::Connect(
 
 std::string ServerProcess::Log() const { return process_ != nullptr ? process_->Output() : ""; }
 
-int64_t ServerProcess::ResidentBytes() const {
-  if (ATTEND_SANITIZED) return 0;
-  int64_t pages = 0, resident = 0;
-  std::ifstream(absl::StrCat("/proc/", process_->pid(), "/statm")) >> pages >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
-}
+int64_t ServerProcess::ResidentBytes() const { return ATTEND_SANITIZED ? 0 : process_->ResidentBytes(); }
 
 int64_t ServerProcess::PageFaults() const {
   std::ifstream file(absl::StrCat("/proc/", process_->pid(), "/stat"));

@@ -14,12 +14,16 @@
 
 namespace attend::integration {
 
+// The attend-server of this build, or where the environment's ATTEND_SERVER_BINARY says that it lies: for a
+// test that is carried to another machine.
+std::string ServerBinary();
+
 // Killed, if it still runs, when destroyed. Not thread-safe.
 class ServerProcess {
  public:
   // Starts attend-server on free ports of 127.0.0.1 with --device=null, unless flags say otherwise, and
   // waits until its ports are open. Where it ends before that, running() is false and Log() says why.
-  explicit ServerProcess(std::vector<std::string> flags = {});
+  explicit ServerProcess(std::vector<std::string> flags = {}, const std::string& binary = ServerBinary());
   ~ServerProcess();
   ServerProcess(const ServerProcess&) = delete;
   ServerProcess& operator=(const ServerProcess&) = delete;
@@ -31,6 +35,8 @@ class ServerProcess {
   // A new connection, whose messages may have any size.
   std::shared_ptr<grpc::Channel> Connect(const std::shared_ptr<grpc::ChannelCredentials>& credentials =
                                              grpc::InsecureChannelCredentials()) const;
+
+  const ChildProcess& process() const { return *process_; }
 
   std::string Log() const;  // what it wrote to stdout and stderr so far
   // Of its memory, now. 0 where it is built with sanitizers, which keep what is freed.

@@ -3,6 +3,7 @@
 #define ATTEND_TESTS_BENCH_SERVICE_FIGURES_H_
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <random>
@@ -22,6 +23,13 @@ inline void FillHalves(std::span<std::byte> bytes, uint32_t seed) {
     bytes[i] = static_cast<std::byte>(half & 0xFFu);
     bytes[i + 1] = static_cast<std::byte>(half >> 8);
   }
+}
+
+// The smallest of the sorted values that a share p of them, in [0, 1], does not exceed; 0 of none.
+inline double Percentile(std::span<const double> sorted, double p) {
+  if (sorted.empty()) return 0;
+  const auto rank = static_cast<size_t>(std::ceil(p * static_cast<double>(sorted.size())));
+  return sorted[std::clamp<size_t>(rank, 1, sorted.size()) - 1];
 }
 
 struct Figures {

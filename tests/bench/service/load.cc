@@ -71,11 +71,6 @@ void Drive(const Load& load, int in_flight, Clock::time_point start, const std::
 
 }  // namespace
 
-double LoadResult::Percentile(double p) const {
-  if (latency.empty()) return 0;
-  return latency[std::min(latency.size() - 1, static_cast<size_t>(p * static_cast<double>(latency.size())))];
-}
-
 LoadResult RunLoad(const Load& load) {
   std::vector<LoadResult> parts(static_cast<size_t>(load.connections));
   std::atomic<bool> stop{false};

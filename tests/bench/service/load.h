@@ -24,7 +24,6 @@ struct LoadResult {
   int64_t reply_bytes = 0;      // of one reply
   std::vector<double> latency;  // seconds, sorted
   double calls_per_second() const { return calls == 0 ? 0 : static_cast<double>(calls) / seconds; }
-  double Percentile(double p) const;  // p in [0, 1]; 0 where no call ended
 };
 
 // Ends the process with a message where a call fails.

@@ -1,7 +1,7 @@
 // The peer of the service benchmark: what gRPC C++ itself can carry. A raw callback method that copies its
 // request once into a reused buffer and answers with the first reply-bytes of it. Nothing is parsed.
 //
-//   raw_echo REPLY_BYTES     prints its port, serves until its standard input ends
+//   raw_echo REPLY_BYTES     prints its port, serves until it is killed
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/impl/codegen/rpc_service_method.h>
 
@@ -94,8 +94,6 @@ int main(int argc, char** argv) {
   if (server == nullptr) return 1;
   std::printf("%d\n", port);
   std::fflush(stdout);
-  while (std::getchar() != EOF) {
-  }
-  server->Shutdown();
+  server->Wait();
   return 0;
 }

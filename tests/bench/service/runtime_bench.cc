@@ -48,11 +48,6 @@ double MedianOf(const Side& side, Figure figure) {
 
 double CallsPerSecond(const RuntimeResult& r) { return r.calls_per_second(); }
 
-double Latency(const RuntimeResult& r, double p) {
-  return r.latency.empty() ? 0
-                           : r.latency[static_cast<size_t>(p * static_cast<double>(r.latency.size() - 1))];
-}
-
 Call MakeCall(const std::vector<int64_t>& shape) {
   Call call;
   call.dtype = DataType::kFp16;
@@ -74,8 +69,8 @@ Json Report(const Side& side, const Call& call) {
                {"calls_per_s", per_s},
                {"in_bytes_per_s", per_s * in},
                {"out_bytes_per_s", per_s * out},
-               {"p50_s", MedianOf(side, [](const R& r) { return Latency(r, 0.5); })},
-               {"p99_s", MedianOf(side, [](const R& r) { return Latency(r, 0.99); })},
+               {"p50_s", MedianOf(side, [](const R& r) { return Percentile(r.latency, 0.5); })},
+               {"p99_s", MedianOf(side, [](const R& r) { return Percentile(r.latency, 0.99); })},
                {"queue_s", MedianOf(side, [](const R& r) { return r.queue_s; })},
                {"copy_in_s", MedianOf(side, [](const R& r) { return r.copy_in_s; })},
                {"kernel_s", MedianOf(side, [](const R& r) { return r.kernel_s; })},

@@ -16,6 +16,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "attend/client.h"
+#include "tests/bench/service/figures.h"
 #include "tests/integration/server_metrics.h"
 #include "tests/integration/server_process.h"
 
@@ -48,8 +49,9 @@ std::string TimedGet(int port, const char* path, std::vector<double>* millisecon
 
 void PrintTimes(const char* what, std::vector<double> milliseconds) {
   std::sort(milliseconds.begin(), milliseconds.end());
-  std::printf("%-8s p50 %.2f ms, p99 %.2f ms, longest %.2f ms\n", what, milliseconds[milliseconds.size() / 2],
-              milliseconds[milliseconds.size() * 99 / 100], milliseconds.back());
+  std::printf("%-8s p50 %.2f ms, p99 %.2f ms, longest %.2f ms\n", what,
+              attend::bench::Percentile(milliseconds, 0.5), attend::bench::Percentile(milliseconds, 0.99),
+              milliseconds.back());
 }
 
 int64_t CountLines(const std::string& text, const char* prefix) {

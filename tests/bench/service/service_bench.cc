@@ -1,29 +1,38 @@
 // What the service costs, in one run on one machine: attend-server beside a raw gRPC C++ server that carries
 // the same bytes both ways over as many connections (raw_echo.cc), and beside what people write today
 // (today_service.py). One load generator drives all of them; rounds go from one to the next in turn; figures
-// are medians over the rounds.
+// are medians over the rounds. CPU time is the server's alone, as the kernel counts it: what others on the
+// machine take disturbs it less than what a clock says.
 //
 //   service_bench --attend build/.../attend-server --raw build/.../raw_echo            transport alone
 //   service_bench --suite attention --device cuda --today today_service.py ...         the whole service
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
 #include "tests/bench/service/figures.h"
 #include "tests/bench/service/load.h"
 #include "tests/bench/service/requests.h"
-#include "tests/bench/service/server_process.h"
+#include "tests/integration/processes.h"
+#include "tests/integration/server_process.h"
 
 namespace attend::bench {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using integration::ChildProcess;
+using integration::ServerProcess;
 
 constexpr char kAttendMethod[] = "/attend.v1.AttentionService/Attend";
 constexpr char kTodayMethod[] = "/a/attend";
@@ -66,13 +75,15 @@ Json ToJson(const Figures& f) { return {{"median", f.median}, {"min", f.least}, 
 struct Peer {
   std::string name;
   Load load;
-  std::vector<double> calls_per_s = {}, p50_s = {}, p99_s = {};
+  const ChildProcess* process;
+  std::vector<double> calls_per_s = {}, p50_s = {}, p99_s = {}, cpu_s = {};  // the last of a call
 };
 
 Json ToJson(const Peer& peer) {
   return {{"calls_per_s", ToJson(Summary(peer.calls_per_s))},
           {"p50_s", ToJson(Summary(peer.p50_s))},
-          {"p99_s", ToJson(Summary(peer.p99_s))}};
+          {"p99_s", ToJson(Summary(peer.p99_s))},
+          {"cpu_s", ToJson(Summary(peer.cpu_s))}};
 }
 
 [[noreturn]] void Die(const std::string& what) {
@@ -80,24 +91,46 @@ Json ToJson(const Peer& peer) {
   std::exit(1);
 }
 
-ServerProcess StartAttend(const Flags& flags) {
+std::unique_ptr<ServerProcess> StartAttend(const Flags& flags) {
   std::vector<std::string> arguments = flags.server_flags;
-  arguments.push_back("--device=" + flags.device);
-  return ServerProcess::Attend(flags.attend, arguments);
+  arguments.insert(arguments.end(), {"--device=" + flags.device, "--log-level=warn"});
+  auto server = std::make_unique<ServerProcess>(arguments, flags.attend);
+  if (!server->running()) Die(flags.attend + ": " + server->Log());
+  return server;
+}
+
+// A peer is a program that prints its port, on a line of its own, and then serves until it is killed.
+struct PeerProcess {
+  std::unique_ptr<ChildProcess> process;
+  int port = 0;  // 0 where it ended before that; its output says why
+  std::string target() const { return "127.0.0.1:" + std::to_string(port); }
+};
+
+PeerProcess StartPeer(const std::vector<std::string>& command) {
+  PeerProcess peer = {std::make_unique<ChildProcess>(command)};
+  for (bool ended = false; peer.port == 0 && !ended;) {
+    ended = peer.process->Wait(absl::Milliseconds(10)).has_value();
+    std::vector<std::string> lines = absl::StrSplit(peer.process->Output(), '\n');
+    lines.pop_back();  // no line yet
+    for (const std::string& line : lines) {
+      if (peer.port == 0 && !absl::SimpleAtoi(line, &peer.port)) peer.port = 0;
+    }
+  }
+  return peer;
 }
 
 // Those that serve every row.
 struct Servers {
-  ServerProcess attend;
-  std::optional<ServerProcess> today;
+  std::unique_ptr<ServerProcess> attend;
+  std::optional<PeerProcess> today;
 };
 
-std::optional<ServerProcess> StartToday(const Flags& flags) {
+std::optional<PeerProcess> StartToday(const Flags& flags) {
   if (flags.suite != "attention" || flags.today.empty()) return std::nullopt;
-  std::string why;
-  auto today = ServerProcess::Peer({"python3", flags.today}, &why);
-  if (!today) std::printf("%s: left out: %s\n", flags.today.c_str(), why.c_str());
-  return today;
+  PeerProcess today = StartPeer({"python3", flags.today});
+  if (today.port > 0) return today;
+  std::printf("%s: left out: %s\n", flags.today.c_str(), today.process->Output().c_str());
+  return std::nullopt;
 }
 
 // Warms the peer up; the bytes of its reply.
@@ -110,12 +143,12 @@ int64_t WarmUp(const Peer& peer) {
 void Print(const Row& row, const std::vector<Peer>& peers) {
   for (const Peer& peer : peers) {
     const Figures calls = Ratio(peers[0].calls_per_s, peer.calls_per_s);
-    std::printf("%-22s %-7s %10.1f %10.3f %10.3f", peer.name == "attend" ? row.name.c_str() : "",
+    std::printf("%-22s %-7s %10.1f %10.3f %10.3f %10.1f", peer.name == "attend" ? row.name.c_str() : "",
                 peer.name.c_str(), Summary(peer.calls_per_s).median, Summary(peer.p50_s).median * 1e3,
-                Summary(peer.p99_s).median * 1e3);
+                Summary(peer.p99_s).median * 1e3, Summary(peer.cpu_s).median * 1e6);
     if (peer.name != "attend") {
-      std::printf("   %6.2f (%.2f to %.2f)   %6.2f", calls.median, calls.least, calls.most,
-                  Ratio(peers[0].p50_s, peer.p50_s).median);
+      std::printf("   %6.2f (%.2f to %.2f)   %6.2f   %6.2f", calls.median, calls.least, calls.most,
+                  Ratio(peers[0].p50_s, peer.p50_s).median, Ratio(peers[0].cpu_s, peer.cpu_s).median);
     }
     std::printf("\n");
   }
@@ -125,36 +158,38 @@ void Print(const Row& row, const std::vector<Peer>& peers) {
 Json Measure(const Flags& flags, const Servers& servers, const Row& row) {
   const bool attention = flags.suite == "attention";
   Load load;
-  load.target = servers.attend.target();
+  load.target = servers.attend->target();
   load.connections = row.connections;
   load.in_flight = row.in_flight;
   load.seconds = flags.seconds;
   load.method = kAttendMethod;
   load.request = attention ? AttendMessage(row.shape) : TransportMessage(row.bytes);
-  std::vector<Peer> peers = {{"attend", load}};
+  std::vector<Peer> peers = {{"attend", load, &servers.attend->process()}};
   const int64_t reply_bytes = WarmUp(peers[0]);
 
-  std::string why;
-  const auto raw = ServerProcess::Peer({flags.raw, std::to_string(reply_bytes)}, &why);
-  if (!raw) Die(flags.raw + ": " + why);
-  load.target = raw->target();
-  peers.push_back({"raw", load});
+  const PeerProcess raw = StartPeer({flags.raw, std::to_string(reply_bytes)});
+  if (raw.port == 0) Die(flags.raw + ": " + raw.process->Output());
+  load.target = raw.target();
+  peers.push_back({"raw", load, raw.process.get()});
   WarmUp(peers.back());
   if (servers.today) {
     load.target = servers.today->target();
     load.method = kTodayMethod;
     load.request = TodayMessage(row.shape);
-    peers.push_back({"today", load});
+    peers.push_back({"today", load, servers.today->process.get()});
     WarmUp(peers.back());
   }
   for (int round = 0; round < flags.rounds; ++round) {
     for (size_t i = 0; i < peers.size(); ++i) {
       // Who goes first alternates.
       Peer& peer = peers[(static_cast<size_t>(round) + i) % peers.size()];
+      const double cpu_before_s = peer.process->CpuSeconds();
       const LoadResult result = RunLoad(peer.load);
+      const double cpu_s = peer.process->CpuSeconds() - cpu_before_s;
       peer.calls_per_s.push_back(result.calls_per_second());
-      peer.p50_s.push_back(result.Percentile(0.5));
-      peer.p99_s.push_back(result.Percentile(0.99));
+      peer.p50_s.push_back(Percentile(result.latency, 0.5));
+      peer.p99_s.push_back(Percentile(result.latency, 0.99));
+      peer.cpu_s.push_back(cpu_s / static_cast<double>(std::max<int64_t>(result.calls, 1)));
     }
   }
   Print(row, peers);
@@ -167,16 +202,18 @@ Json Measure(const Flags& flags, const Servers& servers, const Row& row) {
     json[peer.name] = ToJson(peer);
     if (peer.name == "attend") continue;
     json["attend_by_" + peer.name] = {{"calls_per_s", ToJson(Ratio(peers[0].calls_per_s, peer.calls_per_s))},
-                                      {"p50_s", ToJson(Ratio(peers[0].p50_s, peer.p50_s))}};
+                                      {"p50_s", ToJson(Ratio(peers[0].p50_s, peer.p50_s))},
+                                      {"cpu_s", ToJson(Ratio(peers[0].cpu_s, peer.cpu_s))}};
   }
   return json;
 }
 
 // Resident memory that one request adds, beyond the pool, which is there to be used.
 Json Memory(const Flags& flags, int64_t bytes) {
-  const ServerProcess attend = StartAttend(flags);
+  const std::unique_ptr<ServerProcess> server = StartAttend(flags);
+  const ChildProcess& attend = server->process();
   Load load;
-  load.target = attend.target();
+  load.target = server->target();
   load.method = kAttendMethod;
   load.seconds = 0;
   load.request = TransportMessage(1024);
@@ -201,8 +238,8 @@ void Run(const Flags& flags) {
                {"rounds", flags.rounds},
                {"seconds", flags.seconds},
                {"cpus", std::thread::hardware_concurrency()}};
-  std::printf("%-22s %-7s %10s %10s %10s   %24s   %6s\n", "", "", "calls/s", "p50 ms", "p99 ms",
-              "attend by it: calls/s", "p50");
+  std::printf("%-22s %-7s %10s %10s %10s %10s   %24s   %6s   %6s\n", "", "", "calls/s", "p50 ms", "p99 ms",
+              "CPU us", "attend by it: calls/s", "p50", "CPU");
   json["rows"] = Json::array();
   const Servers servers = {StartAttend(flags), StartToday(flags)};
   for (const Row& row : Rows(flags.suite)) {

@@ -1,8 +1,8 @@
 """What people write today: Python grpcio with raw bytes, and torch's scaled_dot_product_attention.
 
 One process, unary calls of /a/attend, without protobuf: four int32 [batch, heads, length, head_dim], then q, k
-and v in fp16; the reply is the output's bytes. On the GPU where there is one. Prints its port, serves until its
-standard input ends; where torch or grpcio is missing it prints that instead.
+and v in fp16; the reply is the output's bytes. On the GPU where there is one. Prints its port, serves until it is
+killed; where torch or grpcio is missing it prints that instead.
 """
 import sys
 
@@ -36,8 +36,7 @@ def main():
     server.start()
     torch.zeros(1, device=DEVICE)
     print(port, flush=True)
-    sys.stdin.read()
-    server.stop(0)
+    server.wait_for_termination()
 
 
 if __name__ == "__main__":
