@@ -48,6 +48,8 @@ struct DeviceMemory {
 struct BatchItem {
   const Call* call = nullptr;
   const CallTensors* tensors = nullptr;
+  // Its kernels go before those of others, where the device can order them. The same in all of a batch.
+  bool short_request = false;
 };
 
 struct ItemResult {

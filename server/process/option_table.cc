@@ -105,7 +105,8 @@ constexpr OptionRow kTable[] = {
     {"long-request-time", "Queue and batches", K::kDuration, &O::long_request_time, 0, nullptr,
      "predicted time from which a request leaves a device's last free slot to shorter ones"},
     {"short-request-time", "Queue and batches", K::kDuration, &O::short_request_time, 0, nullptr,
-     "predicted time below which a request takes one of device-short-slots"},
+     "predicted time below which a request takes one of device-short-slots, and its kernels go before "
+     "those of longer ones"},
     {"queue-wait-percent-max", "Queue and batches", K::kCount, &O::queue_wait_percent_max, 0, nullptr,
      "share of the time to its deadline that a request may be predicted to wait; else it is refused; 0: any"},
 

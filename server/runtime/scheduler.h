@@ -32,8 +32,8 @@ struct SchedulerOptions {
   double queue_wait_share_max = 0.5;
   // A request that is predicted to run longer leaves a device's last free slot to shorter ones.
   absl::Duration long_request_time = absl::Milliseconds(100);
-  // One that is predicted to run less takes one of a device's short slots, where it has such: what more
-  // launches at once would gain the GPU they would cost the CPU.
+  // One that is predicted to run less is short: it takes one of a device's short slots, where it has such
+  // (what more launches at once would gain the GPU they would cost the CPU), and its kernels go first.
   absl::Duration short_request_time = absl::Microseconds(200);
   // A batch that runs longer than max(floor, factor * predicted) is taken for a hung device.
   double hang_factor = 20;

@@ -76,7 +76,7 @@ SchedulerCore::Batch* SchedulerCore::StartBatch(int device, std::vector<Entry*> 
     LeaveQueue(entry);
     entry->state = EntryState::kRunning;
     entry->job->report.queue_ns = absl::ToInt64Nanoseconds(batch->started - entry->submitted);
-    batch->items.push_back({&entry->job->call, &entry->job->tensors});
+    batch->items.push_back({&entry->job->call, &entry->job->tensors, entry->group.short_request});
     batch->tokens += entry->tokens;
     batch->device_bytes += entry->device_bytes[device];
     batch->cost += entry->cost;

@@ -10,8 +10,8 @@
 namespace attend::server {
 namespace {
 
-// A batch predicted to take less is urgent: its kernels go before those of long ones.
-constexpr int64_t kUrgentNs = 200'000;
+// Where a batch is taken to lie until it has its memory: sizes and cuts depend on alignment alone.
+std::byte* const kNowhere = reinterpret_cast<std::byte*>(kDeviceAlignment);
 
 }  // namespace
 
@@ -46,19 +46,16 @@ void CudaSlot::Run(std::span<const BatchItem> batch, Done done) {
   plan_ = PlanBatch(batch);
   const CudaApi& api = owner_->api();
 
-  // Sizes do not depend on addresses: the problems are made again once the range is known.
   problems_.clear();
   for (size_t i = 0; i < batch.size(); ++i) {
-    const std::vector<Problem> made = MakeProblems(*batch[i].call, *batch[i].tensors);
+    const std::vector<Problem> made = MakeProblems(*batch[i].call, AtAddress(plan_.tensors[i], kNowhere));
     problems_.insert(problems_.end(), made.begin(), made.end());
   }
   launch_ = MakeLaunch(*batch[0].call, problems_);
-  const int sms = api.properties().multiprocessors;
-  int64_t predicted_ns = 0;
-  for (const Problem& problem : problems_) predicted_ns += PredictNs(launch_, problem, sms);
-  stream_ = predicted_ns < kUrgentNs ? urgent_ : normal_;
+  stream_ = batch[0].short_request ? urgent_ : normal_;
 
-  parts_ = SplitLaunch(launch_, sms, absl::ToInt64Nanoseconds(owner_->launch_max()));
+  parts_ =
+      SplitLaunch(launch_, api.properties().multiprocessors, absl::ToInt64Nanoseconds(owner_->launch_max()));
   workspace_bytes_ = pinned_bytes_ = 0;
   for (const std::vector<Problem>& part : parts_) {
     Launch launch = launch_;
@@ -98,17 +95,10 @@ absl::Status CudaSlot::EnqueueAll() {
 
 absl::Status CudaSlot::EnqueueParts(std::byte* base) {
   CudaApi& api = owner_->api();
-  problems_.clear();
-  for (size_t i = 0; i < batch_.size(); ++i) {
-    const std::vector<Problem> made = MakeProblems(*batch_[i].call, AtAddress(plan_.tensors[i], base));
-    problems_.insert(problems_.end(), made.begin(), made.end());
-  }
-  launch_.problems = problems_;
-  parts_ =
-      SplitLaunch(launch_, api.properties().multiprocessors, absl::ToInt64Nanoseconds(owner_->launch_max()));
   std::byte* workspace = base + plan_.bytes;
   std::byte* pinned = pinned_block.data();
-  for (const std::vector<Problem>& part : parts_) {
+  for (std::vector<Problem>& part : parts_) {
+    for (Problem& problem : part) MoveTensors(base - kNowhere, &problem);
     Launch launch = launch_;
     launch.problems = part;
     const int64_t pinned_bytes = AlignForDevice(api.PinnedWorkspaceBytes(launch));

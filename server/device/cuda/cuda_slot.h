@@ -76,9 +76,9 @@ class CudaSlot final : public DeviceSlot {
   std::span<const BatchItem> batch_;
   Done done_;
   BatchPlan plan_;
-  std::vector<Problem> problems_;
+  std::vector<Problem> problems_;  // for counts: they lie nowhere
   Launch launch_;
-  std::vector<std::vector<Problem>> parts_;
+  std::vector<std::vector<Problem>> parts_;  // what is launched
   int64_t workspace_bytes_ = 0, pinned_bytes_ = 0;
   absl::Status enqueued_;
   absl::Status recorded_;  // of the last event: not OK, and it says nothing

@@ -1,6 +1,7 @@
 #include "server/device/cuda/launch_split.h"
 
 #include <algorithm>
+#include <type_traits>
 
 namespace attend::server {
 namespace {
@@ -43,6 +44,24 @@ Problem HeadSlice(const Problem& problem, const Launch& launch, int32_t kv_begin
   p.sinks = Advance(p.sinks, q_begin);
   p.weights = Advance(p.weights, q_begin * p.weights_head_stride);
   return p;
+}
+
+void MoveTensors(int64_t bytes, Problem* problem) {
+  const auto move = [bytes](auto*& tensor) {
+    using Tensor = std::remove_reference_t<decltype(tensor)>;
+    if (tensor != nullptr) tensor = reinterpret_cast<Tensor>(reinterpret_cast<uintptr_t>(tensor) + bytes);
+  };
+  move(problem->q);
+  move(problem->k);
+  move(problem->v);
+  move(problem->out);
+  move(problem->lse);
+  move(problem->bias);
+  move(problem->mask);
+  move(problem->alibi_slopes);
+  move(problem->sinks);
+  move(problem->weights);
+  move(problem->weight_rows);
 }
 
 int64_t PredictNs(const Launch& launch, const Problem& p, int multiprocessors) {

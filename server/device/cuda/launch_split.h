@@ -14,8 +14,11 @@ namespace attend::server {
 // problem of its own.
 Problem HeadSlice(const Problem& problem, const Launch& launch, int32_t kv_begin, int32_t kv_count);
 
+// Moves every tensor of the problem by so many bytes, a multiple of all elements' sizes.
+void MoveTensors(int64_t bytes, Problem* problem);
+
 // Nanoseconds that a launch of this problem alone may take on a device with so many multiprocessors: a
-// rough prediction from FLOPs and bytes, for splitting, priorities and the watchdog.
+// rough prediction from FLOPs and bytes, for splitting and for PredictTime.
 int64_t PredictNs(const Launch& launch, const Problem& problem, int multiprocessors);
 
 // The launch's problems in parts that are predicted to take part_ns_max each, in order; problems are

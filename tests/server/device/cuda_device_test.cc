@@ -92,6 +92,21 @@ TEST_F(CudaDeviceTest, ABatchTakesAsFewOperationsHoweverManyRequestsItHolds) {
   }
 }
 
+TEST_F(CudaDeviceTest, KernelsOfShortRequestsAreUrgent) {
+  Open();
+  const TestCall a(SmallCall(1, 20));
+  const auto slot = device_->OpenSlot();
+  for (const bool is_short : {true, false}) {
+    Flight flight;
+    flight.items = {a.item()};
+    flight.items[0].short_request = is_short;
+    flight.Run(*slot);
+    ASSERT_TRUE(flight.Wait());
+    EXPECT_EQ(api_->urgent_launches(), 1);
+  }
+  EXPECT_EQ(api_->launches(), 2);
+}
+
 TEST_F(CudaDeviceTest, ALongCallRunsAsSeveralLaunchesAndIsStillRight) {
   CudaDeviceOptions options;
   options.launch_max = absl::Nanoseconds(1);

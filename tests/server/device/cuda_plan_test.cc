@@ -4,6 +4,7 @@
 #include <set>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/device/cuda/batch_plan.h"
 #include "server/device/cuda/launch_split.h"
@@ -16,6 +17,7 @@ namespace {
 
 using server::BatchPlan;
 using server::HeadSlice;
+using server::MoveTensors;
 using server::PlanBatch;
 using server::PredictNs;
 using server::SplitLaunch;
@@ -122,6 +124,25 @@ TEST(HeadSlice, ComputesTheSameHeadsAsTheWhole) {
                 3 * begin * whole.out_strides.head * 2);
     }
   }
+}
+
+TEST(MoveTensors, MovesEveryTensorThatThereIs) {
+  std::byte memory[128] = {};
+  const auto at = [&memory](int i) -> void* { return memory + i * 8; };
+  Problem p;
+  p.q = at(0), p.k = at(1), p.v = at(2), p.out = at(3), p.lse = static_cast<float*>(at(4));
+  p.bias = at(5), p.mask = static_cast<uint8_t*>(at(6)), p.alibi_slopes = static_cast<float*>(at(7));
+  p.sinks = static_cast<float*>(at(8)), p.weights = static_cast<float*>(at(9));
+  p.weight_rows = static_cast<int64_t*>(at(10));
+  MoveTensors(16, &p);
+  EXPECT_THAT(
+      (std::vector<const void*>{p.q, p.k, p.v, p.out, p.lse, p.bias, p.mask, p.alibi_slopes, p.sinks,
+                                p.weights, p.weight_rows}),
+      testing::ElementsAre(at(2), at(3), at(4), at(5), at(6), at(7), at(8), at(9), at(10), at(11), at(12)));
+  Problem none;
+  MoveTensors(16, &none);
+  EXPECT_EQ(none.bias, nullptr);
+  EXPECT_EQ(none.weights, nullptr);
 }
 
 TEST(SplitLaunch, PartsHoldEveryHeadOnceAndTakeNoLongerThanTheLimit) {

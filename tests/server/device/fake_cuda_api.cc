@@ -37,6 +37,7 @@ void Compute(const Launch& launch, const Problem& p) {
 }  // namespace
 
 struct FakeCudaApi::FakeStream {
+  Priority priority = Priority::kNormal;
   absl::Mutex mutex;
   std::deque<std::function<void()>> work ABSL_GUARDED_BY(mutex);
   bool stop ABSL_GUARDED_BY(mutex) = false;
@@ -85,6 +86,11 @@ int64_t FakeCudaApi::device_bytes_allocated() const {
 int FakeCudaApi::launches() const {
   absl::MutexLock lock(&mutex_);
   return launches_;
+}
+
+int FakeCudaApi::urgent_launches() const {
+  absl::MutexLock lock(&mutex_);
+  return urgent_launches_;
 }
 
 int64_t FakeCudaApi::copies_in() const {
@@ -160,9 +166,10 @@ absl::StatusOr<void*> FakeCudaApi::AllocatePinned(int64_t bytes) {
 
 void FakeCudaApi::FreePinned(void* memory) { std::free(memory); }
 
-absl::StatusOr<server::CudaApi::Stream> FakeCudaApi::CreateStream(Priority) {
+absl::StatusOr<server::CudaApi::Stream> FakeCudaApi::CreateStream(Priority priority) {
   if (absl::Status s = Meet("CreateStream"); !s.ok()) return s;
   auto* stream = new FakeStream;
+  stream->priority = priority;
   stream->thread = std::thread([stream] { stream->Loop(); });
   absl::MutexLock lock(&mutex_);
   streams_.insert(stream);
@@ -253,6 +260,7 @@ absl::Status FakeCudaApi::Enqueue(const Launch& launch, void* workspace, int64_t
   {
     absl::MutexLock lock(&mutex_);
     ++launches_;
+    if (static_cast<FakeStream*>(stream)->priority == Priority::kUrgent) ++urgent_launches_;
   }
   std::vector<Problem> problems(launch.problems.begin(), launch.problems.end());
   Push(stream, [=, this, problems = std::move(problems)]() mutable {

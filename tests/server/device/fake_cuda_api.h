@@ -36,6 +36,7 @@ class FakeCudaApi final : public server::CudaApi {
 
   int64_t device_bytes_allocated() const;
   int launches() const;
+  int urgent_launches() const;  // of these, on streams of that priority
   int64_t copies_in() const;
   // Operations since the last call, by name; of Passed only whether there was one.
   std::map<std::string, int> TakeCounts();
@@ -87,6 +88,7 @@ class FakeCudaApi final : public server::CudaApi {
   std::atomic<bool> broken_{false};
   absl::Status fault_ ABSL_GUARDED_BY(mutex_);
   int launches_ ABSL_GUARDED_BY(mutex_) = 0;
+  int urgent_launches_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t copies_in_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
