@@ -124,9 +124,16 @@ void GenericServer::Shutdown() {
 void GenericServer::Run(grpc::ServerCompletionQueue* queue) {
   void* tag = nullptr;
   bool ok = false;
-  while (queue->Next(&tag, &ok)) {
+  const auto react = [&tag, &ok] {
     const auto* const completed = static_cast<GenericCall::Tag*>(tag);
     (completed->call->*completed->reaction)(ok);
+  };
+  bool more = queue->Next(&tag, &ok);
+  while (more) {
+    // What a reaction starts has often ended when it returns: the first of it is this thread's next, and
+    // wakes no other.
+    more = queue->DoThenAsyncNext(react, &tag, &ok, gpr_inf_future(GPR_CLOCK_REALTIME)) ==
+           grpc::CompletionQueue::GOT_EVENT;
   }
 }
 
