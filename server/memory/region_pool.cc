@@ -48,14 +48,13 @@ class RegionPool : public HostPool {
           kRetryDelay);
     }
     const auto [range_bytes, range_begin] = *fit;
-    RemoveFree(range_begin, range_bytes);
     const int64_t rest = range_bytes - bytes;
-    int64_t offset = range_begin;
-    if (bytes >= capacity_ / kLargeFraction) {
-      offset += rest;
-      if (rest > 0) AddFree(range_begin, rest);
-    } else if (rest > 0) {
-      AddFree(range_begin + bytes, rest);
+    const bool from_high_end = bytes >= capacity_ / kLargeFraction;
+    const int64_t offset = from_high_end ? range_begin + rest : range_begin;
+    if (rest == 0) {
+      RemoveFree(range_begin, range_bytes);
+    } else {
+      MoveFree(range_begin, range_bytes, from_high_end ? range_begin : range_begin + bytes, rest);
     }
     MarkResident(offset, bytes);
     used_ += bytes;
@@ -79,23 +78,23 @@ class RegionPool : public HostPool {
     const int64_t freed = RoundUp(size);
     int64_t end = begin + freed;
     absl::MutexLock lock(&mutex_);
-    auto next = by_offset_.lower_bound(begin);
+    const auto next = by_offset_.lower_bound(begin);
     // A block that overlaps free memory was given back twice: the pool is corrupt, and tensors with it.
     if (next != by_offset_.end() && next->first < end) abort();
-    if (next != by_offset_.begin()) {
-      const auto [offset, bytes] = *std::prev(next);
-      if (offset + bytes > begin) abort();
-      if (offset + bytes == begin) {
-        begin = offset;
-        RemoveFree(offset, bytes);
-      }
+    const auto last = next == by_offset_.begin() ? by_offset_.end() : std::prev(next);
+    if (last != by_offset_.end() && last->first + last->second > begin) abort();
+    const bool joins_last = last != by_offset_.end() && last->first + last->second == begin;
+    const bool joins_next = next != by_offset_.end() && next->first == end;
+    if (joins_last) begin = last->first;
+    if (joins_next) end += next->second;
+    if (joins_last) {
+      if (joins_next) RemoveFree(next->first, next->second);
+      MoveFree(begin, last->second, begin, end - begin);
+    } else if (joins_next) {
+      MoveFree(next->first, next->second, begin, end - begin);
+    } else {
+      AddFree(begin, end - begin);
     }
-    if (next != by_offset_.end() && next->first == end) {
-      const auto [offset, bytes] = *next;
-      end = offset + bytes;
-      RemoveFree(offset, bytes);
-    }
-    AddFree(begin, end - begin);
     used_ -= freed;
     if (resident_chunks_ > resident_chunks_max_) GiveBack(begin, end);
   }
@@ -108,6 +107,18 @@ class RegionPool : public HostPool {
   void RemoveFree(int64_t offset, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     by_offset_.erase(offset);
     by_size_.erase({bytes, offset});
+  }
+
+  // The same range, with other ends, in the nodes that it has: most blocks come and go at the end of one.
+  void MoveFree(int64_t offset, int64_t bytes, int64_t to_offset, int64_t to_bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    auto placed = by_offset_.extract(offset);
+    placed.key() = to_offset;
+    placed.mapped() = to_bytes;
+    by_offset_.insert(std::move(placed));
+    auto sized = by_size_.extract({bytes, offset});
+    sized.value() = {to_bytes, to_offset};
+    by_size_.insert(std::move(sized));
   }
 
   void MarkResident(int64_t offset, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

@@ -241,6 +241,11 @@ absl::Status AttendCall::Prepare(Arrival* arrival) {
   j.done = [this](std::unique_ptr<Job> done, const absl::Status& result) {
     OnJobDone(std::move(done), result);
   };
+  if (record_.request_bytes <= services_.wire_inline_bytes) {
+    absl::Status read = decoder.ReadTensors(j.inputs, &j.tensors);
+    if (!read.ok()) services_.metrics->OnRejected("invalid_request");
+    return read;
+  }
   auto pieces = decoder.CutTensors(j.inputs, &j.tensors, kPieceBytes);
   if (!pieces.ok()) return pieces.status();
   arrival->pieces = *std::move(pieces);

@@ -76,7 +76,8 @@ class AttendCall final : public GenericCall::Handler,
 
   // The message is here: everything up to the scheduler.
   void Process();
-  // Everything up to the tensors' bytes. Goes on on OK; anything else is the answer.
+  // Everything up to the tensors' bytes, and those of a small request. Goes on on OK; anything else is the
+  // answer.
   absl::Status Prepare(Arrival* arrival);
   // Copies pieces until none is left; whoever copies the last one ends the arrival.
   static void CopyPieces(const std::shared_ptr<Arrival>& arrival);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "absl/container/inlined_vector.h"
+
 namespace attend::server {
 namespace {
 
@@ -165,9 +167,9 @@ std::vector<Entry*> FairQueue::TakeBatch(const BatchBounds& bounds, absl::string
   // The group's flows, the one furthest behind on top. They leave the orders until the batch is whole.
   const auto behind = [](Flow* a, Flow* b) { return PlaceOf(a) > PlaceOf(b); };
   const absl::flat_hash_set<Flow*>& members = groups_.find(key)->second.flows;
-  std::vector<Flow*> heap(members.begin(), members.end());
+  absl::InlinedVector<Flow*, 16> heap(members.begin(), members.end());
   std::make_heap(heap.begin(), heap.end(), behind);
-  std::vector<Flow*> touched;
+  absl::InlinedVector<Flow*, 16> touched;
   const auto take = [&](Entry* entry) {
     Flow* const flow = entry->flow;
     if (std::find(touched.begin(), touched.end(), flow) == touched.end()) {
@@ -193,7 +195,7 @@ std::vector<Entry*> FairQueue::TakeBatch(const BatchBounds& bounds, absl::string
     }
     if (batch.size() == 1) {
       // The lead's flow has moved: sort anew.
-      if (!flow->groups.contains(key)) std::erase(heap, flow);
+      if (!flow->groups.contains(key)) heap.erase(std::remove(heap.begin(), heap.end(), flow), heap.end());
       std::make_heap(heap.begin(), heap.end(), behind);
     } else if (flow->groups.contains(key)) {
       heap.push_back(flow);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "server/error.h"
 #include "server/runtime/scheduler_core.h"
@@ -30,15 +31,17 @@ void SchedulerCore::Pump() {
 
 SchedulerCore::Batch* SchedulerCore::FormBatch() {
   if (queue_.size() == 0) return nullptr;
-  std::vector<int> free;  // the device with the least to do first
+  absl::InlinedVector<int, 8> free;  // the device with the least to do first
   int64_t idle = 0;
   for (size_t d = 0; d < states_.size(); ++d) {
     if (states_[d].free_slots == 0 || (sound_devices_ >> d & 1) == 0) continue;
     free.push_back(static_cast<int>(d));
     if (states_[d].outstanding == absl::ZeroDuration()) ++idle;
   }
-  std::stable_sort(free.begin(), free.end(),
-                   [this](int a, int b) { return states_[a].outstanding < states_[b].outstanding; });
+  const auto before = [this](int a, int b) {
+    return std::pair(states_[a].outstanding, a) < std::pair(states_[b].outstanding, b);
+  };
+  std::sort(free.begin(), free.end(), before);
   for (const int d : free) {
     const DeviceState& state = states_[d];
     const int slots = static_cast<int>(state.slots.size());

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "server/wire/request_fields.h"
 #include "server/wire/slice_stream.h"
@@ -83,7 +84,13 @@ struct AttendDecoder::State {
     input_bytes = std::max(input_bytes + AlignUp(call.weight_rows_bytes()), kTensorAlignment);
   }
 
-  void PointInputs(std::byte* block, CallTensors* tensors) const {
+  // Points the inputs into the block, and fills what does not come from the message's slices.
+  absl::Status PointInputs(const HostBlock& inputs, CallTensors* tensors) const {
+    if (inputs.size() < input_bytes) {
+      return absl::InternalError(
+          absl::StrCat("a block of ", inputs.size(), " bytes for inputs of ", input_bytes));
+    }
+    std::byte* const block = inputs.data();
     const auto at = [&](TensorId id) -> const void* { return block + block_offset[static_cast<size_t>(id)]; };
     tensors->q = at(TensorId::kQ);
     tensors->k = at(TensorId::kK);
@@ -94,12 +101,15 @@ struct AttendDecoder::State {
     if (call.sinks) tensors->sinks = static_cast<const float*>(at(TensorId::kSinks));
     if (!call.weight_rows.empty()) {
       tensors->weight_rows = reinterpret_cast<const int64_t*>(block + weight_rows_offset);
+      std::memcpy(block + weight_rows_offset, call.weight_rows.data(),
+                  static_cast<size_t>(call.weight_rows_bytes()));
     }
+    return absl::OkStatus();
   }
 
   // The tensors that have bytes, in the order of the message.
-  std::vector<TensorId> MessageOrder() const {
-    std::vector<TensorId> order;
+  absl::InlinedVector<TensorId, kTensorCount> MessageOrder() const {
+    absl::InlinedVector<TensorId, kTensorCount> order;
     for (size_t i = 0; i < kTensorCount; ++i) {
       if (fields.tensors[i].data_bytes > 0) order.push_back(static_cast<TensorId>(i));
     }
@@ -158,14 +168,7 @@ absl::StatusOr<std::vector<TensorPiece>> AttendDecoder::CutTensors(const HostBlo
                                                                    CallTensors* tensors,
                                                                    int64_t piece_bytes) {
   State& s = *state_;
-  if (inputs.size() < s.input_bytes) {
-    return absl::InternalError(
-        absl::StrCat("a block of ", inputs.size(), " bytes for inputs of ", s.input_bytes));
-  }
-  s.PointInputs(inputs.data(), tensors);
-  if (const int64_t bytes = s.call.weight_rows_bytes(); bytes > 0) {
-    std::memcpy(inputs.data() + s.weight_rows_offset, s.call.weight_rows.data(), static_cast<size_t>(bytes));
-  }
+  if (absl::Status status = s.PointInputs(inputs, tensors); !status.ok()) return status;
   std::vector<grpc::Slice> slices = s.stream.Take();
   std::vector<TensorPiece> pieces;
   size_t first = 0;  // slice that holds the next piece's first byte, or lies before it
@@ -203,9 +206,16 @@ absl::Status AttendDecoder::CheckTensors(const CallTensors& tensors) const {
 }
 
 absl::Status AttendDecoder::ReadTensors(const HostBlock& inputs, CallTensors* tensors) {
-  auto pieces = CutTensors(inputs, tensors, std::numeric_limits<int64_t>::max());
-  if (!pieces.ok()) return pieces.status();
-  for (TensorPiece& piece : *pieces) piece.Copy();
+  State& s = *state_;
+  if (absl::Status status = s.PointInputs(inputs, tensors); !status.ok()) return status;
+  s.stream.Rewind(true);
+  for (const TensorId id : s.MessageOrder()) {
+    const TensorField& field = s.fields.tensor(id);
+    const auto gap = static_cast<int>(field.data_offset - s.stream.ByteCount());
+    std::byte* const to = inputs.data() + s.block_offset[static_cast<size_t>(id)];
+    // Fields were found in these slices; to be short of bytes now is a fault of ours.
+    if (!s.stream.Skip(gap) || !CopyFrom(&s.stream, field.data_bytes, to)) abort();
+  }
   return CheckTensors(*tensors);
 }
 

@@ -68,7 +68,7 @@ class AttendDecoder {
   // After every piece has been copied: what only the bytes can tell (mask bytes are 0 or 1).
   absl::Status CheckTensors(const CallTensors& tensors) const;
 
-  // All of this on one thread.
+  // Both on one thread, for less than pieces cost: what is small. Call it once, and not CutTensors.
   absl::Status ReadTensors(const HostBlock& inputs, CallTensors* tensors);
 
  private:

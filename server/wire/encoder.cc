@@ -4,9 +4,10 @@
 #include <initializer_list>
 #include <string>
 #include <utility>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "attend/v1/attention.pb.h"
+#include "google/protobuf/arena.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "grpcpp/support/slice.h"
 
@@ -87,6 +88,9 @@ void SetReport(const JobReport& from, v1::Report* report) {
   report->set_batch_requests(from.batch_requests);
 }
 
+// What the specs and the report of a reply take in memory, about twice.
+constexpr size_t kHeaderMemory = 2048;
+
 // The output block while slices alias it.
 struct SharedBlock {
   HostBlock block;
@@ -118,12 +122,18 @@ void AppendHeader(int number, int64_t bytes, std::string* to) {
 
 grpc::ByteBuffer EncodeResponse(Job& job) {
   const Call& call = job.call;
-  Response header;
+  // The header's parts lie on the stack: to take each from the heap costs a small reply more than to fill it.
+  alignas(8) char memory[kHeaderMemory];
+  google::protobuf::ArenaOptions options;
+  options.initial_block = memory;
+  options.initial_block_size = sizeof(memory);
+  google::protobuf::Arena arena(options);
+  Response& header = *google::protobuf::Arena::CreateMessage<Response>(&arena);
   SetSpecs(call, &header);
   SetReport(job.report, header.mutable_report());
   std::string text = header.SerializeAsString();
 
-  std::vector<DataField> fields;
+  absl::InlinedVector<DataField, 3> fields;
   const auto add = [&fields](int number, const void* data, int64_t bytes) {
     if (bytes > 0) fields.push_back({number, data, bytes});
   };
@@ -131,7 +141,7 @@ grpc::ByteBuffer EncodeResponse(Job& job) {
   add(Response::kLseDataFieldNumber, job.tensors.lse, call.lse_bytes());
   add(Response::kWeightsDataFieldNumber, job.tensors.weights, call.weights_bytes());
 
-  std::vector<grpc::Slice> slices;
+  absl::InlinedVector<grpc::Slice, 7> slices;  // two a field, and the rest
   auto* shared = new SharedBlock{std::move(job.outputs), static_cast<int>(fields.size()) + 1};
   for (const DataField& field : fields) {
     AppendHeader(field.number, field.bytes, &text);

@@ -23,7 +23,7 @@ void DropSlices(std::span<grpc::Slice> slices);
 class SliceStream final : public google::protobuf::io::ZeroCopyInputStream {
  public:
   explicit SliceStream(std::vector<grpc::Slice> slices);
-  ~SliceStream() override { DropSlices(slices_); }
+  ~SliceStream() override { DropSlices(std::span(slices_).subspan(dropped_)); }
   SliceStream(const SliceStream&) = delete;
   SliceStream& operator=(const SliceStream&) = delete;
 
