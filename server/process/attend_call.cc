@@ -18,7 +18,8 @@ namespace {
 constexpr absl::Duration kRetryDelay = absl::Milliseconds(50);
 // What one thread copies at a time of a large request: large enough that taking it costs nothing.
 constexpr int64_t kPieceBytes = int64_t{4} << 20;
-// A batch of so many requests is answered by several threads: to wake one costs about what an answer does.
+// A batch of so many requests is answered by the threads of their queues: to wake one costs about what an
+// answer does.
 constexpr int64_t kSharedBatch = 4;
 constexpr char kPushbackKey[] = "grpc-retry-pushback-ms";
 
@@ -255,15 +256,19 @@ absl::Status AttendCall::Prepare(Arrival* arrival) {
 void AttendCall::OnJobDone(std::unique_ptr<Job> job, const absl::Status& status) {
   Move(Phase::kRunning, Phase::kReplying);  // nobody else moves a running call
   job_ = std::move(job);
+  job_status_ = status;
   // One thread ends a device's batches; the answers of a large one would hold up the next.
   if (job_->report.batch_requests >= kSharedBatch) {
-    services_.wire_threads->PostShort([this, status] { Reply(status); });
+    call_->Post();
   } else {
-    Reply(status);
+    Reply();
   }
 }
 
-void AttendCall::Reply(const absl::Status& status) {
+void AttendCall::OnPosted() { Reply(); }
+
+void AttendCall::Reply() {
+  const absl::Status status = std::move(job_status_);
   job_->inputs = HostBlock();
   if (!status.ok()) {
     Fail(status);

@@ -64,6 +64,7 @@ class AttendCall final : public GenericCall::Handler,
   // GenericCall::Handler
   void Start() override;
   void OnReadDone(bool ok) override;
+  void OnPosted() override;
   void OnCancel() override;
   void OnDone() override;
 
@@ -84,7 +85,7 @@ class AttendCall final : public GenericCall::Handler,
   void EndArrival(Arrival* arrival, absl::Status status);
   void OnJobDone(std::unique_ptr<Job> job, const absl::Status& status);
   // The job is back: answers the caller.
-  void Reply(const absl::Status& status);
+  void Reply();
   // Moves from one phase to the next; false where another was quicker.
   bool Move(Phase from, Phase to);
   // Ends the call. The caller has moved it to kReplying.
@@ -114,6 +115,7 @@ class AttendCall final : public GenericCall::Handler,
   bool incomplete_ = false;  // the call ended before its message had arrived
   grpc::ByteBuffer message_;
   std::unique_ptr<Job> job_;  // back from the scheduler, kept until the reply is sent
+  absl::Status job_status_;
   grpc::ByteBuffer reply_;
 };
 

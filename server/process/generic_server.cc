@@ -21,6 +21,7 @@ GenericCall::GenericCall(GenericServer* server, grpc::ServerCompletionQueue* que
       request_tag_{this, &GenericCall::OnRequest},
       read_tag_{this, &GenericCall::OnRead},
       write_tag_{this, &GenericCall::OnWritten},
+      post_tag_{this, &GenericCall::OnPosted},
       finish_tag_{this, &GenericCall::OnFinished},
       end_tag_{this, &GenericCall::OnEnded} {
   server_->calls_.fetch_add(1, std::memory_order_relaxed);
@@ -38,6 +39,12 @@ void GenericCall::StartRead(grpc::ByteBuffer* message) {
 void GenericCall::StartWrite(const grpc::ByteBuffer& message) {
   outstanding_.fetch_add(1, std::memory_order_relaxed);
   stream_.Write(message, &write_tag_);
+}
+
+void GenericCall::Post() {
+  outstanding_.fetch_add(1, std::memory_order_relaxed);
+  // A time that has passed: the tag goes to the queue at once.
+  post_.emplace().Set(queue_, gpr_time_0(GPR_CLOCK_REALTIME), &post_tag_);
 }
 
 void GenericCall::StartWriteAndFinish(const grpc::ByteBuffer& message, const grpc::Status& status) {
@@ -69,6 +76,11 @@ void GenericCall::OnRead(bool ok) {
 
 void GenericCall::OnWritten(bool ok) {
   handler_->OnWriteDone(ok);
+  Unref();
+}
+
+void GenericCall::OnPosted(bool) {
+  handler_->OnPosted();
   Unref();
 }
 

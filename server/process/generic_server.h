@@ -5,6 +5,7 @@
 #ifndef ATTEND_SERVER_PROCESS_GENERIC_SERVER_H_
 #define ATTEND_SERVER_PROCESS_GENERIC_SERVER_H_
 
+#include <grpcpp/alarm.h>
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
 
@@ -12,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -19,8 +21,8 @@ namespace attend::server {
 
 class GenericServer;
 
-// One call. Belongs to gRPC until its handler's OnDone has returned. StartRead, StartWriteAndFinish, Finish
-// and TryCancel may be called from any thread and call no reaction before they return.
+// One call. Belongs to gRPC until its handler's OnDone has returned. StartRead, StartWriteAndFinish, Finish,
+// Post and TryCancel may be called from any thread and call no reaction before they return.
 class GenericCall {
  public:
   // What is done with a call. Reactions may run at the same time on different threads, but for OnDone,
@@ -30,6 +32,7 @@ class GenericCall {
     virtual void Start() = 0;  // the headers are there
     virtual void OnReadDone(bool ok) = 0;
     virtual void OnWriteDone(bool) {}
+    virtual void OnPosted() {}
     virtual void OnCancel() = 0;  // the caller is gone, or TryCancel; not before Start has returned
     virtual void OnDone() = 0;    // all operations have ended, Finish was one; the handler may delete itself
 
@@ -40,6 +43,7 @@ class GenericCall {
   grpc::GenericServerContext& context() { return context_; }
   void StartRead(grpc::ByteBuffer* message);         // one at a time; message outlives it
   void StartWrite(const grpc::ByteBuffer& message);  // of a stream, one at a time
+  void Post();                                       // OnPosted on a thread of the call's own queue; once
   // One of these two, exactly once. A read that is pending ends with it.
   void StartWriteAndFinish(const grpc::ByteBuffer& message, const grpc::Status& status);
   void Finish(const grpc::Status& status);
@@ -59,6 +63,7 @@ class GenericCall {
   void OnRequest(bool ok);
   void OnRead(bool ok);
   void OnWritten(bool ok);
+  void OnPosted(bool ok);
   void OnFinished(bool ok);
   void OnEnded(bool ok);
   void Unref();
@@ -68,7 +73,8 @@ class GenericCall {
   grpc::GenericServerContext context_;
   grpc::GenericServerAsyncReaderWriter stream_;
   Handler* handler_ = nullptr;
-  Tag request_tag_, read_tag_, write_tag_, finish_tag_, end_tag_;
+  Tag request_tag_, read_tag_, write_tag_, post_tag_, finish_tag_, end_tag_;
+  std::optional<grpc::Alarm> post_;
   std::atomic<int> outstanding_{3};  // Start, the final operation, and gRPC's word that the call has ended
   std::atomic<int> cancellation_{0};
 };

@@ -83,8 +83,7 @@ constexpr OptionRow kTable[] = {
     {"grpc-threads", "Bounds", K::kCount, &O::grpc_threads, 0, nullptr,
      "threads that receive calls and send replies; 0: half the CPUs, 2 to 16", kThreadsMax},
     {"wire-threads", "Bounds", K::kCount, &O::wire_threads, 0, nullptr,
-     "threads that copy large tensors off the wire and answer large batches; 0: half the CPUs, at most 8",
-     kThreadsMax},
+     "threads that copy large tensors off the wire; 0: half the CPUs, at most 8", kThreadsMax},
     {"wire-inline-bytes", "Bounds", K::kBytes, &O::wire_inline_bytes, 0, nullptr,
      "requests up to this size are copied on the thread that received them"},
 

@@ -21,24 +21,16 @@ void WireThreads::Post(std::function<void()> task) {
   tasks_.push_back(std::move(task));
 }
 
-void WireThreads::PostShort(std::function<void()> task) {
-  absl::MutexLock lock(&mutex_);
-  short_tasks_.push_back(std::move(task));
-}
-
 void WireThreads::Run() {
-  const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return stopping_ || !short_tasks_.empty() || !tasks_.empty();
-  };
+  const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !tasks_.empty(); };
   while (true) {
     std::function<void()> task;
     {
       absl::MutexLock lock(&mutex_);
       mutex_.Await(absl::Condition(&ready));
-      std::deque<std::function<void()>>& from = short_tasks_.empty() ? tasks_ : short_tasks_;
-      if (from.empty()) return;
-      task = std::move(from.front());
-      from.pop_front();
+      if (tasks_.empty()) return;
+      task = std::move(tasks_.front());
+      tasks_.pop_front();
     }
     task();
   }

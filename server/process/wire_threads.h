@@ -1,4 +1,4 @@
-// Threads for work that would hold up others: copying large tensors off the wire, answers of a batch.
+// Threads for work that would hold up others: copying large tensors off the wire.
 #ifndef ATTEND_SERVER_PROCESS_WIRE_THREADS_H_
 #define ATTEND_SERVER_PROCESS_WIRE_THREADS_H_
 
@@ -13,8 +13,8 @@
 
 namespace attend::server {
 
-// Thread-safe. What waits is bounded by the calls in flight, each of which posts itself, a helper for each
-// thread, and its answer.
+// Thread-safe. What waits is bounded by the calls in flight, each of which posts itself and a helper for each
+// thread.
 class WireThreads {
  public:
   explicit WireThreads(int64_t threads);
@@ -22,8 +22,6 @@ class WireThreads {
   ~WireThreads();
 
   void Post(std::function<void()> task);
-  // Short work, before all that was posted otherwise.
-  void PostShort(std::function<void()> task);
   int64_t size() const { return static_cast<int64_t>(threads_.size()); }
 
  private:
@@ -31,7 +29,6 @@ class WireThreads {
 
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::deque<std::function<void()>> short_tasks_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::thread> threads_;
 };
