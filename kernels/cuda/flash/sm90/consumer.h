@@ -7,6 +7,7 @@
 #define ATTEND_KERNELS_CUDA_FLASH_SM90_CONSUMER_H_
 
 #include <cstdint>
+#include <cstring>
 
 #include "kernels/cuda/flash/sm90/epilogue.h"
 #include "kernels/cuda/flash/sm90/params.h"
@@ -55,16 +56,16 @@ class Consumer {
   static constexpr int kScores = T::kKeys / 2;  // per thread
   static constexpr int kOutputs = T::kHeadDim / 2;
 
-  // The same in all lanes, and known to be: it can live in uniform registers.
-  __device__ static Item Uniform(Item item) {
-    item.group = __shfl_sync(0xffffffffu, item.group, 0);
-    item.slot = __shfl_sync(0xffffffffu, item.slot, 0);
-    item.batch = __shfl_sync(0xffffffffu, item.batch, 0);
-    item.head = __shfl_sync(0xffffffffu, item.head, 0);
-    item.row_begin = __shfl_sync(0xffffffffu, item.row_begin, 0);
-    item.tile_begin = __shfl_sync(0xffffffffu, item.tile_begin, 0);
-    item.tile_end = __shfl_sync(0xffffffffu, item.tile_end, 0);
-    return item;
+  // An item from shared memory, the same in all lanes, and known to be: it can live in uniform registers.
+  // Read by the lane alone that will give its place back.
+  __device__ Item Uniform(const Item& item) const {
+    int32_t words[sizeof(Item) / sizeof(int32_t)] = {};
+    if (lane_ == 0) memcpy(words, &item, sizeof(item));
+#pragma unroll
+    for (int32_t& word : words) word = __shfl_sync(0xffffffffu, word, 0);
+    Item uniform;
+    memcpy(&uniform, words, sizeof(uniform));
+    return uniform;
   }
 
   __device__ void Run(const Item& item, bool careful) {
@@ -79,12 +80,40 @@ class Consumer {
       Walk(g, item, row, c, careful, o, state);
     } else {
       ReleaseQuery();
+      if constexpr (T::kSkips) SkipTiles(item.tiles_before);
     }
     StoreItem<T>(params_.shape, g, item.batch, item.head, row, o, state, c, lane_);
   }
 
+  // Takes part in the barriers of `count` tiles that no row of this warpgroup sees, all of an item, in the
+  // order in which Walk does: an order of its own could leave two warpgroups waiting for each other.
+  __device__ void SkipTiles(int count) {
+    if (count == 0) return;
+    SkipKeys();
+    for (int i = 1; i < count; ++i) {
+      SkipTurn();
+      SkipKeys();
+      SkipValues();
+    }
+    SkipValues();
+  }
+  __device__ void SkipKeys() {
+    BarrierWait(&shared_.k_full[key_.stage()], key_.phase());
+    Release(shared_.k_empty, key_);
+  }
+  __device__ void SkipValues() {
+    BarrierWait(&shared_.v_full[value_.stage()], value_.phase());
+    Release(shared_.v_empty, value_);
+  }
+  __device__ void SkipTurn() {
+    AwaitTurn();
+    PassTurn();
+  }
+
   __device__ void Walk(const Group& g, const Item& item, int row, float c, bool careful, float (&o)[kOutputs],
                        RowState& state) {
+    // So that at most one tile of the other warpgroups comes before this one's own, and at most one behind.
+    static_assert((T::kConsumers - 1) * kWarpgroupRows <= T::kKeys);
     const WholeTiles whole =
         WholeTilesOfRows(g, item.row_begin, item.row_begin + kWarpgroupRows - 1, T::kKeys);
     float slope = 0.0f;
@@ -94,43 +123,75 @@ class Consumer {
     }
     float s[kScores];
     uint32_t p[kScores / 2];
-    float correction[2];
 
+    const int begin = item.tile_begin;
     int n = item.tile_end - 1;
+    const bool before = T::kSkips && item.tiles_before > 0;
+    if (before) SkipKeys();
     BarrierWait(&shared_.k_full[key_.stage()], key_.phase());
-    IssueScores(s, QueryOperand(), KeyOperand());
-    WgmmaWait<0>();
-    PinRegisters(s);
-    Release(shared_.k_empty, key_);
-    PrepareScores(s, g, slope, row, n, whole);
-    SoftmaxTile<true>(s, state, c, careful, correction);
-    PackWeights<typename T::Element>(s, p);
+    if constexpr (T::kFewKeys > 0) {
+      if (item.few_keys) {
+        FirstTile(reinterpret_cast<float(&)[T::kFewKeys / 2]>(s), g, slope, row, n, whole, c, careful, p,
+                  state);
+#pragma unroll
+        for (int i = T::kFewKeys / 4; i < kScores / 2; ++i) p[i] = 0;
+      } else {
+        FirstTile(s, g, slope, row, n, whole, c, careful, p, state);
+      }
+    } else {
+      FirstTile(s, g, slope, row, n, whole, c, careful, p, state);
+    }
+    if (before) {
+      SkipTurn();
+      SkipValues();
+    }
 
-    if (n > item.tile_begin) BarrierWait(&shared_.k_full[key_.stage()], key_.phase());
+    if (n > begin) BarrierWait(&shared_.k_full[key_.stage()], key_.phase());
     // Once all rows have seen a whole tile, their maxima serve for the others too, nearly always.
     bool settled = whole.Has(n) && !careful;
-    while (n > item.tile_begin) {
+    while (n > begin) {
       if (settled && whole.Has(n - 1)) {
-        WalkWhole(g, item, slope, row, n, whole, c, s, p, o, state);
+        WalkWhole(g, begin, slope, row, n, whole, c, s, p, o, state);
       } else {
-        Step(g, item, slope, row, n, whole, c, careful, s, p, o, state);
+        Step(g, item, begin, slope, row, n, whole, c, careful, s, p, o, state);
         --n;
         settled = settled || (whole.Has(n) && !careful);
       }
     }
     ReleaseQuery();
+    if (T::kSkips && item.tile_after) {
+      SkipTurn();
+      SkipKeys();
+    }
     if (careful) TendValues(g, item, row, n, o);
     BarrierWait(&shared_.v_full[value_.stage()], value_.phase());
     IssueOutput(o, p, ValueOperand());
     WgmmaWait<0>();
     PinRegisters(o);
     Release(shared_.v_empty, value_);
+    if (T::kSkips && item.tile_after) SkipValues();
     if (!careful) AskForCare(g, item.slot, row, c, o, state);
   }
 
+  // The weights of an item's last tile, n, with which the walk begins, or of that tile's first kFewKeys keys
+  // where the rows see no others.
+  template <int kCount>
+  __device__ __forceinline__ void FirstTile(float (&s)[kCount], const Group& g, float slope, int row, int n,
+                                            WholeTiles whole, float c, bool careful,
+                                            uint32_t (&p)[kScores / 2], RowState& state) {
+    IssueScores(s, QueryOperand(), KeyOperand());
+    WgmmaWait<0>();
+    PinRegisters(s);
+    Release(shared_.k_empty, key_);
+    PrepareScores(s, g, slope, row, n, whole);
+    float correction[2];
+    SoftmaxTile<true>(s, state, c, careful, correction);
+    PackWeights<typename T::Element>(s, reinterpret_cast<uint32_t(&)[kCount / 2]>(p));
+  }
+
   // The scores and weights of tile n - 1, and the output of tile n, whose weights are p.
-  __device__ __forceinline__ void Step(const Group& g, const Item& item, float slope, int row, int n,
-                                       WholeTiles whole, float c, bool careful, float (&s)[kScores],
+  __device__ __forceinline__ void Step(const Group& g, const Item& item, int begin, float slope, int row,
+                                       int n, WholeTiles whole, float c, bool careful, float (&s)[kScores],
                                        uint32_t (&p)[kScores / 2], float (&o)[kOutputs], RowState& state) {
     if (careful) TendValues(g, item, row, n, o);
     IssueProducts(s, p, o);
@@ -140,7 +201,7 @@ class Consumer {
     PinRegisters(s);
     // Here, because the branch keeps the assembler from moving the exponentials behind the wait for P·V:
     // they belong under it.
-    if (n - 1 > item.tile_begin) BarrierWait(&shared_.k_full[key_.stage()], key_.phase());
+    if (n - 1 > begin) BarrierWait(&shared_.k_full[key_.stage()], key_.phase());
     WgmmaWait<0>();
     PinRegisters(o);
     Release(shared_.v_empty, value_);
@@ -153,7 +214,7 @@ class Consumer {
 
   // Step for tiles that all rows see whole, nearly all, down to the first that is not: the loop must be
   // short. n: on return, the tile whose weights are p.
-  __device__ __forceinline__ void WalkWhole(const Group& g, const Item& item, float slope, int row, int& n,
+  __device__ __forceinline__ void WalkWhole(const Group& g, int begin, float slope, int row, int& n,
                                             WholeTiles whole, float c, float (&s)[kScores],
                                             uint32_t (&p)[kScores / 2], float (&o)[kOutputs],
                                             RowState& state) {
@@ -163,8 +224,8 @@ class Consumer {
       if (!(state.max[r] > -INFINITY)) state.sum[r] = NAN;
     }
     float offset[2] = {state.Offset(0, c), state.Offset(1, c)};
-    const int end = max(item.tile_begin, whole.begin);
-    const bool more = end > item.tile_begin;  // tiles of keys follow
+    const int end = max(begin, whole.begin);
+    const bool more = end > begin;  // tiles of keys follow
     if constexpr (!T::kTwoWeights) {
       for (; n > end; --n) {
         IssueProducts(s, p, o);
@@ -203,6 +264,9 @@ class Consumer {
     }
   }
 
+  // Step of WalkWhole where registers hold two tiles' weights: takes those of the tile before (p), leaves the
+  // new ones in next. O += P·V is still in flight on return, and reads p and the value stage until the next
+  // step's wait. more: tiles of keys follow; first: no products are in flight yet.
   __device__ __forceinline__ void StepAhead(bool more, bool first, float c, float (&s)[kScores],
                                             const uint32_t (&p)[kScores / 2], uint32_t (&next)[kScores / 2],
                                             float (&o)[kOutputs], RowState& state, float (&offset)[2]) {
@@ -257,15 +321,16 @@ class Consumer {
   __device__ MnMajor ValueOperand() const { return MnMajor(shared_.v[value_.stage()]); }
 
   // S = Q·Kᵀ of the key ring's stage.
-  __device__ void IssueScores(float (&s)[kScores], KMajor q, KMajor k) {
+  template <int kCount>
+  __device__ void IssueScores(float (&s)[kCount], KMajor q, KMajor k) {
     PinRegisters(s);
     WgmmaFence();
 #pragma unroll
     for (int i = 0; i < T::kHeadDim / 16; ++i) {
       const int block = i * 16 / T::kBlockColumns;
       const int bytes = i * 16 % T::kBlockColumns * 2;
-      WgmmaShared<typename T::Element, T::kKeys>(s, q.At(block * T::kQueryBlockBytes + bytes),
-                                                 k.At(block * T::kKeyBlockBytes + bytes), i != 0);
+      WgmmaShared<typename T::Element, 2 * kCount>(s, q.At(block * T::kQueryBlockBytes + bytes),
+                                                   k.At(block * T::kKeyBlockBytes + bytes), i != 0);
     }
     WgmmaCommit();
   }
@@ -281,7 +346,8 @@ class Consumer {
     WgmmaCommit();
   }
 
-  __device__ void PrepareScores(float (&s)[kScores], const Group& g, float slope, int row, int n,
+  template <int kCount>
+  __device__ void PrepareScores(float (&s)[kCount], const Group& g, float slope, int row, int n,
                                 WholeTiles whole) {
     const int first_key = n * T::kKeys + 2 * (lane_ % 4);
     if constexpr (T::kModified) ModifyTile(s, g, slope, row, first_key);
@@ -327,11 +393,11 @@ class Consumer {
 
   template <int kStages>
   __device__ void Release(Barrier* empty, RingPosition<kStages>& position) {
-    if (lane_ == 0) BarrierArrive(&empty[position.stage()]);
+    ArriveByWarp(&empty[position.stage()]);
     position.Next();
   }
   __device__ void ReleaseQuery() {
-    if (lane_ == 0) BarrierArrive(&shared_.q_empty[query_.stage()][warpgroup_]);
+    ArriveByWarp(&shared_.q_empty[query_.stage()][warpgroup_]);
     query_.Next();
   }
 

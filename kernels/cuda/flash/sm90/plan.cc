@@ -92,14 +92,14 @@ void SortBatches(std::vector<ProblemBatch>& batches) {
 }
 
 // Whether 64 rows an item are faster than 192, as measured at head_dim 64: where the last of the large tiles
-// would be mostly empty, and in short sequences where a mask cuts them or a problem has few items.
+// would be mostly empty, and in short sequences of which a problem has few items.
 bool HasFewRows(const Problem& p) {
   constexpr int64_t kFewRows = 256;
   constexpr int64_t kShort = 1024;
   constexpr int64_t kFewItems = 64;
   if (p.q_len <= kFewRows) return true;
   if (std::max(p.q_len, p.kv_len) > kShort) return false;
-  return IsMasked(p) || p.q_heads * ((p.q_len + 63) / 64) <= kFewItems;
+  return p.q_heads * ((p.q_len + 63) / 64) <= kFewItems;
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/flash/sm90/params.h"
 #include "kernels/cuda/flash/sm90/ptx.h"
+#include "kernels/cuda/flash/sm90/scores.h"
 #include "kernels/cuda/flash/sm90/traits.h"
 #include "kernels/cuda/launch_early.cuh"
 
@@ -130,13 +131,15 @@ class Producer {
     const int key_end = min(g.kv_len, last_row + g.diagonal + g.window_right + 1);
     item.tile_begin = key_begin / T::kKeys;
     item.tile_end = key_end > key_begin ? (key_end + T::kKeys - 1) / T::kKeys : item.tile_begin;
+    item.tiles_before = 0;
+    item.tile_after = item.few_keys = 0;
 
     const int kv_head = item.head / g.heads_per_kv_head;
     const bool empty = item.tile_end == item.tile_begin;
     // The first item is worked out while earlier grids still run.
     if (!begun_) Begin();
     if (!empty) LoadKeys(g, item.tile_end - 1, kv_head, item.batch);
-    PublishQuery(g, item);
+    PublishQuery<!kClaims>(g, item);
     for (int n = item.tile_end - 1; n > item.tile_begin; --n) {
       if (kClaims && n == item.tile_begin + 1) *claim = Claim();
       LoadKeys(g, n - 1, kv_head, item.batch);
@@ -146,21 +149,42 @@ class Producer {
     if (!empty) LoadValues(g, item.tile_begin, kv_head, item.batch);
   }
 
+  // In the careful pass all warpgroups tend to each tile, whether their rows see it or not.
+  template <bool kCareful>
   __device__ void PublishQuery(const Group& g, Item item) {
 #pragma unroll 1
     for (int w = 0; w < T::kConsumers; ++w) {
       BarrierWait(&shared_.q_empty[query_.stage()][w], query_.phase() ^ 1);
-      shared_.item[query_.stage()][w] = item;
+      // Copies first, to hide the rest behind them: their bytes may arrive before they are expected.
       Barrier* full = &shared_.q_full[query_.stage()][w];
-      BarrierArriveExpect(full, T::kQueryBytes);
 #pragma unroll
       for (int b = 0; b < T::kColumnBlocks; ++b) {
         CopyBox(shared_.q[query_.stage()][w] + b * T::kQueryBlockBytes, &g.q, b * T::kBlockColumns,
                 item.row_begin, item.head, item.batch, full);
       }
+      shared_.item[query_.stage()][w] = kCareful || !T::kSkips ? item : OwnTiles(g, item);
+      BarrierArriveExpect(full, T::kQueryBytes);
       item.row_begin += kWarpgroupRows;
     }
     query_.Next();
+  }
+
+  // The item for the warpgroup whose rows begin at row_begin.
+  __device__ static Item OwnTiles(const Group& g, Item item) {
+    const int last_row = min(item.row_begin + kWarpgroupRows, g.q_len) - 1;
+    const int key_begin = KeysOfRow(g, item.row_begin).low;
+    const int key_end = KeysOfRow(g, last_row).high;
+    const int tile_begin = item.tile_begin, tile_end = item.tile_end;
+    if (last_row >= item.row_begin && key_end > key_begin) {
+      item.tile_begin = key_begin / T::kKeys;
+      item.tile_end = (key_end + T::kKeys - 1) / T::kKeys;
+      item.tile_after = item.tile_begin > tile_begin;
+      item.few_keys = key_end - (item.tile_end - 1) * T::kKeys <= T::kFewKeys;
+    } else {
+      item.tile_end = tile_begin;
+    }
+    item.tiles_before = tile_end - item.tile_end;
+    return item;
   }
 
   // A word to the consumers without queries.

@@ -25,6 +25,12 @@ struct Traits {
   static constexpr int kKeys = kTile.keys;
   static constexpr int kConsumers = kTile.consumers;
   static constexpr int kRows = kTile.rows();
+  // Whether warpgroups leave out tiles of keys that only the others' rows see. Where a tile has no more rows
+  // than keys there are few of these, and the code for it costs more.
+  static constexpr bool kSkips = kRows > kKeys;
+  // Where the rows see only so many keys of their first tile, the others are left out; 0: never, because the
+  // code costs more, as measured at head_dim 128 and 256.
+  static constexpr int kFewKeys = kConsumers == 3 ? 64 : 0;
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroupThreads;
   static constexpr int kKeyStages = kTile.key_stages;
   static constexpr int kValueStages = kTile.value_stages;
@@ -61,8 +67,13 @@ struct Item {
   int32_t batch;
   int32_t head;
   int32_t row_begin;             // of this warpgroup
-  int32_t tile_begin, tile_end;  // tiles of keys that some row of the item sees; walked from the last
+  int32_t tile_begin, tile_end;  // tiles of keys that some row of the warpgroup sees; walked from the last
+  // Of the tiles that only other warpgroups see this one just passes the barriers.
+  int32_t tiles_before : 30;  // walked before its own
+  uint32_t tile_after : 1;    // whether one comes behind its own
+  uint32_t few_keys : 1;      // whether its rows see only the first kFewKeys keys of their last tile
 };
+static_assert(sizeof(Item) == 32);
 
 // Shared memory of a thread block. Tiles first: swizzled ones start at multiples of 1024 bytes.
 template <typename T>

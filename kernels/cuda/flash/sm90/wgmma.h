@@ -98,8 +98,6 @@ class Operand {
 #define ATTEND_OPERANDS_64(d) ATTEND_D8(d, 0), ATTEND_D8(d, 8), ATTEND_D8(d, 16), ATTEND_D8(d, 24), ATTEND_D8(d, 32), ATTEND_D8(d, 40), ATTEND_D8(d, 48), ATTEND_D8(d, 56)
 #define ATTEND_REGISTERS_80 ATTEND_R0 ", " ATTEND_R1 ", " ATTEND_R2 ", " ATTEND_R3 ", " ATTEND_R4 ", " ATTEND_R5 ", " ATTEND_R6 ", " ATTEND_R7 ", " ATTEND_R8 ", " ATTEND_R9
 #define ATTEND_OPERANDS_80(d) ATTEND_D8(d, 0), ATTEND_D8(d, 8), ATTEND_D8(d, 16), ATTEND_D8(d, 24), ATTEND_D8(d, 32), ATTEND_D8(d, 40), ATTEND_D8(d, 48), ATTEND_D8(d, 56), ATTEND_D8(d, 64), ATTEND_D8(d, 72)
-#define ATTEND_REGISTERS_88 ATTEND_R0 ", " ATTEND_R1 ", " ATTEND_R2 ", " ATTEND_R3 ", " ATTEND_R4 ", " ATTEND_R5 ", " ATTEND_R6 ", " ATTEND_R7 ", " ATTEND_R8 ", " ATTEND_R9 ", " ATTEND_R10
-#define ATTEND_OPERANDS_88(d) ATTEND_D8(d, 0), ATTEND_D8(d, 8), ATTEND_D8(d, 16), ATTEND_D8(d, 24), ATTEND_D8(d, 32), ATTEND_D8(d, 40), ATTEND_D8(d, 48), ATTEND_D8(d, 56), ATTEND_D8(d, 64), ATTEND_D8(d, 72), ATTEND_D8(d, 80)
 #define ATTEND_REGISTERS_96 ATTEND_R0 ", " ATTEND_R1 ", " ATTEND_R2 ", " ATTEND_R3 ", " ATTEND_R4 ", " ATTEND_R5 ", " ATTEND_R6 ", " ATTEND_R7 ", " ATTEND_R8 ", " ATTEND_R9 ", " ATTEND_R10 ", " ATTEND_R11
 #define ATTEND_OPERANDS_96(d) ATTEND_D8(d, 0), ATTEND_D8(d, 8), ATTEND_D8(d, 16), ATTEND_D8(d, 24), ATTEND_D8(d, 32), ATTEND_D8(d, 40), ATTEND_D8(d, 48), ATTEND_D8(d, 56), ATTEND_D8(d, 64), ATTEND_D8(d, 72), ATTEND_D8(d, 80), ATTEND_D8(d, 88)
 #define ATTEND_REGISTERS_128 ATTEND_R0 ", " ATTEND_R1 ", " ATTEND_R2 ", " ATTEND_R3 ", " ATTEND_R4 ", " ATTEND_R5 ", " ATTEND_R6 ", " ATTEND_R7 ", " ATTEND_R8 ", " ATTEND_R9 ", " ATTEND_R10 ", " ATTEND_R11 ", " ATTEND_R12 ", " ATTEND_R13 ", " ATTEND_R14 ", " ATTEND_R15
@@ -143,18 +141,14 @@ __device__ inline void WgmmaRegister(float (&d)[kN / 2], const uint32_t* a, uint
 // Widths of key tiles.
 #define ATTEND_DEFINE_SHARED_80(element, type) \
   ATTEND_DEFINE_WGMMA_SHARED(element, type, 80, 40, "40", "41", "42")
-#define ATTEND_DEFINE_SHARED_96(element, type) \
-  ATTEND_DEFINE_WGMMA_SHARED(element, type, 96, 48, "48", "49", "50")
 #define ATTEND_DEFINE_SHARED_112(element, type) \
   ATTEND_DEFINE_WGMMA_SHARED(element, type, 112, 56, "56", "57", "58")
+#define ATTEND_DEFINE_SHARED_64(element, type) \
+  ATTEND_DEFINE_WGMMA_SHARED(element, type, 64, 32, "32", "33", "34")
 #define ATTEND_DEFINE_SHARED_128(element, type) \
   ATTEND_DEFINE_WGMMA_SHARED(element, type, 128, 64, "64", "65", "66")
 #define ATTEND_DEFINE_SHARED_160(element, type) \
   ATTEND_DEFINE_WGMMA_SHARED(element, type, 160, 80, "80", "81", "82")
-#define ATTEND_DEFINE_SHARED_176(element, type) \
-  ATTEND_DEFINE_WGMMA_SHARED(element, type, 176, 88, "88", "89", "90")
-#define ATTEND_DEFINE_SHARED_192(element, type) \
-  ATTEND_DEFINE_WGMMA_SHARED(element, type, 192, 96, "96", "97", "98")
 // Widths of v.
 #define ATTEND_DEFINE_REGISTER_64(element, type) \
   ATTEND_DEFINE_WGMMA_REGISTER(element, type, 64, 32, "32", "33", "34", "35", "36", "37")
@@ -167,25 +161,21 @@ __device__ inline void WgmmaRegister(float (&d)[kN / 2], const uint32_t* a, uint
 #define ATTEND_DEFINE_REGISTER_256(element, type) \
   ATTEND_DEFINE_WGMMA_REGISTER(element, type, 256, 128, "128", "129", "130", "131", "132", "133")
 
+ATTEND_DEFINE_SHARED_64(__nv_bfloat16, "bf16")
 ATTEND_DEFINE_SHARED_80(__nv_bfloat16, "bf16")
-ATTEND_DEFINE_SHARED_96(__nv_bfloat16, "bf16")
 ATTEND_DEFINE_SHARED_112(__nv_bfloat16, "bf16")
 ATTEND_DEFINE_SHARED_128(__nv_bfloat16, "bf16")
 ATTEND_DEFINE_SHARED_160(__nv_bfloat16, "bf16")
-ATTEND_DEFINE_SHARED_176(__nv_bfloat16, "bf16")
-ATTEND_DEFINE_SHARED_192(__nv_bfloat16, "bf16")
 ATTEND_DEFINE_REGISTER_64(__nv_bfloat16, "bf16")
 ATTEND_DEFINE_REGISTER_96(__nv_bfloat16, "bf16")
 ATTEND_DEFINE_REGISTER_128(__nv_bfloat16, "bf16")
 ATTEND_DEFINE_REGISTER_192(__nv_bfloat16, "bf16")
 ATTEND_DEFINE_REGISTER_256(__nv_bfloat16, "bf16")
+ATTEND_DEFINE_SHARED_64(__half, "f16")
 ATTEND_DEFINE_SHARED_80(__half, "f16")
-ATTEND_DEFINE_SHARED_96(__half, "f16")
 ATTEND_DEFINE_SHARED_112(__half, "f16")
 ATTEND_DEFINE_SHARED_128(__half, "f16")
 ATTEND_DEFINE_SHARED_160(__half, "f16")
-ATTEND_DEFINE_SHARED_176(__half, "f16")
-ATTEND_DEFINE_SHARED_192(__half, "f16")
 ATTEND_DEFINE_REGISTER_64(__half, "f16")
 ATTEND_DEFINE_REGISTER_96(__half, "f16")
 ATTEND_DEFINE_REGISTER_128(__half, "f16")
