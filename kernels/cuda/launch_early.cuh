@@ -10,9 +10,11 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "absl/status/status.h"
 #include "kernels/cuda/cuda_attention.h"
+#include "kernels/cuda/prepare_launch.h"
 #include "kernels/cuda/status.h"
 
 namespace attend::cuda {
@@ -31,12 +33,13 @@ __device__ inline void AllowNextLaunch() {
 }
 
 // kernel<<<blocks, threads, shared_bytes, stream>>>(args...), early where its code knows how to wait.
-template <typename... Parameters, typename... Args>
+template <typename... Parameters>
 absl::Status LaunchEarly(void (*kernel)(Parameters...), int64_t blocks, int threads, int shared_bytes,
-                         Stream stream, const Args&... args) {
-  cudaFuncAttributes compiled;
-  ATTEND_CUDA_RETURN_IF_ERROR(cudaFuncGetAttributes(&compiled, kernel));
-  cudaLaunchAttribute attribute;
+                         Stream stream, const std::type_identity_t<Parameters>&... args) {
+  const void* function = reinterpret_cast<const void*>(kernel);
+  bool early = false;
+  if (auto s = PrepareLaunch(function, shared_bytes, &early); !s.ok()) return s;
+  cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
@@ -45,8 +48,10 @@ absl::Status LaunchEarly(void (*kernel)(Parameters...), int64_t blocks, int thre
   config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   config.stream = static_cast<cudaStream_t>(stream);
   config.attrs = &attribute;
-  config.numAttrs = compiled.ptxVersion >= 90 ? 1 : 0;
-  ATTEND_CUDA_RETURN_IF_ERROR(cudaLaunchKernelEx(&config, kernel, Parameters(args)...));
+  config.numAttrs = early ? 1 : 0;
+  // By address, because parameters are of up to 32 KB; nothing writes to them.
+  void* pointers[] = {const_cast<Parameters*>(&args)...};
+  ATTEND_CUDA_RETURN_IF_ERROR(cudaLaunchKernelExC(&config, function, pointers));
   return absl::OkStatus();
 }
 

@@ -85,6 +85,7 @@ struct FlashGroup {
   Distances distances;
   int64_t count;
 };
+static_assert(std::is_trivially_copyable_v<FlashGroup>);
 
 // Groups that travel in the kernel's parameters, 4 KB at most; a longer list lies in device memory.
 inline constexpr int kInlineGroups = 9;
@@ -102,7 +103,7 @@ struct FlashArgs {
   int32_t inline_first_combine_cta[kInlineGroups];
   FlashGroup inline_groups[kInlineGroups];
 };
-static_assert(sizeof(FlashArgs) <= 4000);
+static_assert(sizeof(FlashArgs) <= 4000 && std::is_trivially_copyable_v<FlashArgs>);
 
 }  // namespace attend::cuda::flash
 

@@ -304,10 +304,7 @@ template <int kDim>
 absl::Status EnqueueFp32Scores(const Launch& launch, const WorkList& work, const Matrices& m, Stream stream) {
   constexpr int kBytes = kScoreSharedBytes<kDim>;
   static_assert(kBytes <= flash_fp32::kSharedBytesMax);
-  const auto kernel = Fp32ScoresKernel<kDim>;
-  ATTEND_CUDA_RETURN_IF_ERROR(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  return LaunchEarly(kernel, work.blocks, Tile<kDim>::kThreads, kBytes, stream, work.list, m,
+  return LaunchEarly(Fp32ScoresKernel<kDim>, work.blocks, Tile<kDim>::kThreads, kBytes, stream, work.list, m,
                      launch.head_dim);
 }
 
@@ -316,11 +313,8 @@ absl::Status EnqueueFp32WeightedSum(const Launch& launch, bool form_weights, con
                                     const Matrices& m, Stream stream) {
   constexpr int kBytes = kSumSharedBytes<kDim>;
   static_assert(kBytes <= flash_fp32::kSharedBytesMax);
-  const auto kernel = Fp32WeightedSumKernel<kDim>;
-  ATTEND_CUDA_RETURN_IF_ERROR(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  return LaunchEarly(kernel, work.blocks, Tile<kDim>::kThreads, kBytes, stream, work.list, m,
-                     launch.v_head_dim, form_weights);
+  return LaunchEarly(Fp32WeightedSumKernel<kDim>, work.blocks, Tile<kDim>::kThreads, kBytes, stream,
+                     work.list, m, launch.v_head_dim, form_weights);
 }
 
 }  // namespace attend::cuda::naive

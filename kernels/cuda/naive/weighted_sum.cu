@@ -200,11 +200,8 @@ template <typename T, int kDim>
 absl::Status LaunchKernel(const Launch& launch, bool form_weights, const WorkList& work, const Matrices& m,
                           Stream stream) {
   constexpr int kBytes = 2 * Values<kDim>::kBytes;
-  const auto kernel = WeightedSumKernel<T, kDim>;
-  ATTEND_CUDA_RETURN_IF_ERROR(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  return LaunchEarly(kernel, work.blocks, kThreads, kBytes, stream, work.list, m, launch.v_head_dim,
-                     form_weights, launch.partial);
+  return LaunchEarly(WeightedSumKernel<T, kDim>, work.blocks, kThreads, kBytes, stream, work.list, m,
+                     launch.v_head_dim, form_weights, launch.partial);
 }
 
 template <typename T>

@@ -194,10 +194,7 @@ absl::Status EnqueueFlash(const Launch& launch, const ProblemList& list, int64_t
                           Stream stream) {
   using T = Tile<kDim, kGroups>;
   constexpr int kBytes = Shared<T>::kBytes;
-  const auto kernel = FlashKernel<T>;
-  ATTEND_CUDA_RETURN_IF_ERROR(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  return LaunchEarly(kernel, blocks, T::kThreads, kBytes, stream, list, tiles, launch.head_dim,
+  return LaunchEarly(FlashKernel<T>, blocks, T::kThreads, kBytes, stream, list, tiles, launch.head_dim,
                      launch.v_head_dim, launch.partial);
 }
 

@@ -1,5 +1,5 @@
 #include "kernels/cuda/flash/sm90/instantiate.h"
 
 namespace attend::cuda::sm90 {
-template cudaError_t LaunchFlash<__half, 128>(const Shape&, const Group*, TileKind, bool, int, cudaStream_t);
+template absl::Status LaunchFlash<__half, 128>(const Shape&, const Group*, TileKind, bool, int, Stream);
 }  // namespace attend::cuda::sm90

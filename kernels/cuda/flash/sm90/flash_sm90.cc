@@ -131,7 +131,7 @@ absl::Status MakeGroup(Group* g, const ProblemBatch& batch, const Launch& launch
   return EncodeMap(&g->v, launch.dtype, p.v, v, head_dim, tile.keys);
 }
 
-using LaunchFunction = cudaError_t (*)(const Shape&, const Group*, TileKind, bool, int, cudaStream_t);
+using LaunchFunction = absl::Status (*)(const Shape&, const Group*, TileKind, bool, int, Stream);
 
 template <typename Element>
 LaunchFunction LaunchFunctionOf(int head_dim) {
@@ -161,7 +161,7 @@ uint32_t NextTag() {
 
 // Groups in order, in the parameters where they fit, else in the workspace.
 absl::Status RunKernel(const KernelLaunch& kernel, const Launch& launch, const DeviceProperties& device,
-                       Carver* carver, cudaStream_t stream) {
+                       Carver* carver, Stream stream) {
   const int blocks = static_cast<int>(
       std::min<int64_t>(kernel.items, static_cast<int64_t>(device.multiprocessors) * kernel.tile.blocks));
   Shape shape;
@@ -191,13 +191,13 @@ absl::Status RunKernel(const KernelLaunch& kernel, const Launch& launch, const D
     g->item_end = static_cast<int32_t>(items);
   }
   if (shape.list != nullptr) {
-    ATTEND_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(list, groups, bytes, cudaMemcpyHostToDevice, stream));
+    ATTEND_CUDA_RETURN_IF_ERROR(
+        cudaMemcpyAsync(list, groups, bytes, cudaMemcpyHostToDevice, static_cast<cudaStream_t>(stream)));
   }
   const int head_dim = sm90::PaddedHeadDim(std::max(launch.head_dim, launch.v_head_dim));
   const LaunchFunction run = launch.dtype == DataType::kFp16 ? LaunchFunctionOf<__half>(head_dim)
                                                              : LaunchFunctionOf<__nv_bfloat16>(head_dim);
-  ATTEND_CUDA_RETURN_IF_ERROR(run(shape, groups, kernel.kind, kernel.modified, blocks, stream));
-  return absl::OkStatus();
+  return run(shape, groups, kernel.kind, kernel.modified, blocks, stream);
 }
 
 bool Supports(const Launch& launch, const Problem& p, const DeviceProperties& device) {
@@ -252,8 +252,7 @@ absl::Status Enqueue(const Launch& launch, const DeviceProperties& device, const
                      Stream stream) {
   Carver carver(workspace);
   for (const KernelLaunch& kernel : sm90::PlanLaunches(launch)) {
-    if (auto s = RunKernel(kernel, launch, device, &carver, static_cast<cudaStream_t>(stream)); !s.ok())
-      return s;
+    if (auto s = RunKernel(kernel, launch, device, &carver, stream); !s.ok()) return s;
   }
   return absl::OkStatus();
 }

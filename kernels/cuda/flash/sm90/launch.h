@@ -2,8 +2,8 @@
 #ifndef ATTEND_KERNELS_CUDA_FLASH_SM90_LAUNCH_H_
 #define ATTEND_KERNELS_CUDA_FLASH_SM90_LAUNCH_H_
 
-#include <cuda_runtime_api.h>
-
+#include "absl/status/status.h"
+#include "kernels/cuda/cuda_attention.h"
 #include "kernels/cuda/flash/sm90/params.h"
 #include "kernels/cuda/flash/sm90/tiles.h"
 
@@ -13,8 +13,8 @@ namespace attend::cuda::sm90 {
 // `blocks` blocks. groups: shape.group_count of them, or ignored where shape.list is set. One
 // instantiation unit per pair of element and head_dim defines it.
 template <typename Element, int kHeadDim>
-cudaError_t LaunchFlash(const Shape& shape, const Group* groups, TileKind kind, bool modified, int blocks,
-                        cudaStream_t stream);
+absl::Status LaunchFlash(const Shape& shape, const Group* groups, TileKind kind, bool modified, int blocks,
+                         Stream stream);
 
 }  // namespace attend::cuda::sm90
 

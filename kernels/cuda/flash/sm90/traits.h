@@ -35,10 +35,12 @@ struct Traits {
   static constexpr int kKeyStages = kTile.key_stages;
   static constexpr int kValueStages = kTile.value_stages;
   static constexpr int kQueryStages = kTile.query_stages;
-  // Whether registers hold the weights of two tiles.
+  // Whether registers hold the weights of two tiles: with them, scores (kKeys / 2), weights (kKeys / 4 each)
+  // and output (kHeadDim / 2) may take 192 of a thread's registers. What is left of 216 or 232 is for all
+  // else.
   static constexpr bool kTwoWeights = kConsumers <= 2 && kKeys + kHeadDim / 2 <= 192 && !kModified;
-  // Registers per thread; the register file has 65,536.
   static constexpr int kBlocks = kTile.blocks;
+  // Registers per thread; the register file has 65,536.
   static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 40;
   static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : kConsumers == 2 ? 232 : 216;
   static_assert(kBlocks * kWarpgroupThreads * (kProducerRegisters + kConsumers * kConsumerRegisters) <=
