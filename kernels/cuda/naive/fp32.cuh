@@ -212,6 +212,28 @@ __device__ inline void StoreWeights(const Block& block, int key0, const Scores<T
   }
 }
 
+// Writes a thread's part of out; what did not come out finite is summed again. scores: of the block's first
+// row.
+template <typename T>
+__device__ inline void StoreOutput(const Block& block, const float* scores, const RowWeight (&weight)[2],
+                                   const WarpState<T>& state) {
+  const Problem& p = *block.problem;
+  const int lane = threadIdx.x % 32;
+  const int64_t stride = ScoreStride(p);
+#pragma unroll
+  for (int i = 0; i < T::kDim / 2; ++i) {
+    const int n = i / 4, j = i % 4;
+    const int64_t row = block.row0 + block.warp_row + j / 2 * 8 + lane / 4;
+    const int column = n * 8 + lane % 4 * 2 + j % 2;
+    if (row >= p.q_len || column >= block.v_head_dim) continue;
+    float x = state.out[0][n][j];
+    if (!isfinite(x)) {
+      x = PlainSum<float>(p, block.head, row, column, scores + (row - block.row0) * stride, weight[j / 2]);
+    }
+    static_cast<float*>(p.out)[row * p.out_strides.token + block.head * p.out_strides.head + column] = x;
+  }
+}
+
 // Shared memory: two tiles of v, two of weights.
 template <int kDim>
 constexpr int kWeightBytes = Tile<kDim>::kRows* Tile<kDim>::kKeys * 4;
@@ -231,14 +253,13 @@ __global__ void __launch_bounds__(Tile<kDim>::kThreads, kSumBlocks)
   const Place place = PlaceOf(p, blockIdx.x - item.block_begin, T::kRows, 1);
   Block block = flash_fp32::PlaceBlock<T>(p, place.head, place.row_tile, 1.0f);
   block.v_head_dim = v_head_dim;
-  const int lane = threadIdx.x % 32;
   const int64_t stride = ScoreStride(p);
   const bool all_weights = form_weights && p.weights != nullptr && p.weight_rows == nullptr;
   const float* scores = m.scores + item.offset + (block.head * p.q_len + block.row0) * stride;
   RowWeight weight[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int64_t row = block.row0 + block.warp_row + half * 8 + lane / 4;
+    const int64_t row = block.row0 + block.warp_row + half * 8 + threadIdx.x % 32 / 4;
     weight[half].form = form_weights;
     if (row < p.q_len) {
       weight[half] = RowWeight(m, item.row_offset + block.head * p.q_len + row, form_weights);
@@ -286,18 +307,7 @@ __global__ void __launch_bounds__(Tile<kDim>::kThreads, kSumBlocks)
     Exchange(values, next_values);
     Exchange(weights, next_weights);
   }
-#pragma unroll
-  for (int i = 0; i < T::kDim / 2; ++i) {
-    const int n = i / 4, j = i % 4;
-    const int64_t row = block.row0 + block.warp_row + j / 2 * 8 + lane / 4;
-    const int column = n * 8 + lane % 4 * 2 + j % 2;
-    if (row >= p.q_len || column >= v_head_dim) continue;
-    float x = state.out[0][n][j];
-    if (!isfinite(x)) {
-      x = PlainSum<float>(p, block.head, row, column, scores + (row - block.row0) * stride, weight[j / 2]);
-    }
-    static_cast<float*>(p.out)[row * p.out_strides.token + block.head * p.out_strides.head + column] = x;
-  }
+  StoreOutput<T>(block, scores, weight, state);
 }
 
 template <int kDim>

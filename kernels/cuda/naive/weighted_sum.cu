@@ -121,21 +121,10 @@ __device__ void Multiply(const WeightTile& w, uint32_t v, int32_t v_head_dim, fl
   }
 }
 
-template <typename T, int kDim>
-__global__ void __launch_bounds__(kThreads, kDim <= 64 ? 3 : 2)
-    WeightedSumKernel(const __grid_constant__ ProblemList list, Matrices m, int32_t v_head_dim,
-                      bool form_weights, bool out_is_fp32) {
-  extern __shared__ __align__(16) unsigned char shared[];  // two tiles of v
-  AllowNextLaunch();
-  WaitForLaunchBefore();
-  const ProblemItem& item = list.Find(blockIdx.x);
+// A thread's two rows. all_weights: they are to be written.
+__device__ Rows RowsOf(const ProblemItem& item, const Matrices& m, int32_t head, int64_t thread_row,
+                       bool form_weights, bool all_weights) {
   const Problem& p = item.problem;
-  const Place place = PlaceOf(p, blockIdx.x - item.block_begin, kRows, 1);
-  const int32_t head = place.head, kv_head = head / (p.q_heads / p.kv_heads);
-  const int64_t row0 = place.row_tile * kRows;
-  const int lane = threadIdx.x % 32;
-  const int64_t thread_row = row0 + threadIdx.x / 32 * 16 + lane / 4;
-  const bool all_weights = form_weights && p.weights != nullptr && p.weight_rows == nullptr;
   Rows rows;
   rows.stride = ScoreStride(p);
   rows.kv_len = p.kv_len;
@@ -150,6 +139,44 @@ __global__ void __launch_bounds__(kThreads, kDim <= 64 ? 3 : 2)
                                  ? p.weights + head * p.weights_head_stride + row * p.weights_row_stride
                                  : nullptr;
   }
+  return rows;
+}
+
+// Writes a thread's part of out; what did not come out finite is summed again.
+template <typename T, int kDim>
+__device__ void StoreOutput(const Problem& p, int32_t head, int64_t thread_row, int32_t v_head_dim,
+                            bool out_is_fp32, const Rows& rows, const float (&out)[kDim / 8][4]) {
+#pragma unroll
+  for (int i = 0; i < kDim / 2; ++i) {
+    const int half = i / 2 % 2, column = i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
+    const int64_t row = thread_row + half * 8;
+    if (row >= p.q_len || column >= v_head_dim) continue;
+    float x = out[i / 4][i % 4] * (1.0f / kWeightScale);
+    if (!isfinite(x)) x = PlainSum<T>(p, head, row, column, rows.scores[half], rows.weight[half]);
+    const int64_t offset = row * p.out_strides.token + head * p.out_strides.head + column;
+    if (out_is_fp32) {
+      static_cast<float*>(p.out)[offset] = x;
+    } else {
+      static_cast<T*>(p.out)[offset] = FromFloat<T>(x);
+    }
+  }
+}
+
+template <typename T, int kDim>
+__global__ void __launch_bounds__(kThreads, kDim <= 64 ? 3 : 2)
+    WeightedSumKernel(const __grid_constant__ ProblemList list, Matrices m, int32_t v_head_dim,
+                      bool form_weights, bool out_is_fp32) {
+  extern __shared__ __align__(16) unsigned char shared[];  // two tiles of v
+  AllowNextLaunch();
+  WaitForLaunchBefore();
+  const ProblemItem& item = list.Find(blockIdx.x);
+  const Problem& p = item.problem;
+  const Place place = PlaceOf(p, blockIdx.x - item.block_begin, kRows, 1);
+  const int32_t head = place.head, kv_head = head / (p.q_heads / p.kv_heads);
+  const int64_t row0 = place.row_tile * kRows;
+  const int64_t thread_row = row0 + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+  const bool all_weights = form_weights && p.weights != nullptr && p.weight_rows == nullptr;
+  const Rows rows = RowsOf(item, m, head, thread_row, form_weights, all_weights);
 
   // Keys that no row of the block sees have weights of 0, which matter only where they must be written.
   KeyBounds bounds = BoundsOf(p, row0, min(row0 + kRows, p.q_len));
@@ -179,21 +206,7 @@ __global__ void __launch_bounds__(kThreads, kDim <= 64 ? 3 : 2)
     if (form_weights) FormTile(rows, key0, w);
     Multiply<T, kDim>(w, flash::SharedAddress(shared + stage * Values<kDim>::kBytes), v_head_dim, out);
   }
-
-#pragma unroll
-  for (int i = 0; i < kDim / 2; ++i) {
-    const int half = i / 2 % 2, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-    const int64_t row = thread_row + half * 8;
-    if (row >= p.q_len || column >= v_head_dim) continue;
-    float x = out[i / 4][i % 4] * (1.0f / kWeightScale);
-    if (!isfinite(x)) x = PlainSum<T>(p, head, row, column, rows.scores[half], rows.weight[half]);
-    const int64_t offset = row * p.out_strides.token + head * p.out_strides.head + column;
-    if (out_is_fp32) {
-      static_cast<float*>(p.out)[offset] = x;
-    } else {
-      static_cast<T*>(p.out)[offset] = FromFloat<T>(x);
-    }
-  }
+  StoreOutput<T, kDim>(p, head, thread_row, v_head_dim, out_is_fp32, rows, out);
 }
 
 template <typename T, int kDim>
