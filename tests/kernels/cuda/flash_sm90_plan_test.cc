@@ -121,12 +121,31 @@ TEST(FlashSm90PlanTest, FewRowsHaveATileOfFewRows) {
   EXPECT_EQ(rows(1024, Causal::kNone, 64), 64);  // 4 heads: 64 items
   EXPECT_EQ(rows(1025, Causal::kNone, 64), 192);
   EXPECT_EQ(rows(4096, Causal::kBottomRight, 64), 192);
-  EXPECT_EQ(rows(64, Causal::kNone, 128), 128);
   std::vector<Problem> heads = DenseBatch(1, 1024, Causal::kBottomRight);
   heads[0].q_heads = 32;
   EXPECT_EQ(TileOf(LaunchOf(heads, 64), heads[0]).rows(), 64);
   heads[0].causal = Causal::kNone;
   EXPECT_EQ(TileOf(LaunchOf(heads, 64), heads[0]).rows(), 192);
+}
+
+TEST(FlashSm90PlanTest, HalfEmptyTilesAndFewItemsHaveATileOfFewRowsAtHeadDim128) {
+  const auto rows = [](int64_t q_len, int64_t kv_len, int32_t heads) {
+    Problem p = DenseBatch(1, kv_len)[0];
+    p.q_len = q_len;
+    p.q_heads = heads;
+    const std::vector<Problem> problems = {p};
+    return TileOf(LaunchOf(problems), p).rows();
+  };
+  EXPECT_EQ(rows(64, 64, 32), 64);
+  EXPECT_EQ(rows(1, 2048, 32), 64);
+  EXPECT_EQ(rows(64, 2049, 32), 128);
+  EXPECT_EQ(rows(65, 65, 32), 128);
+  EXPECT_EQ(rows(128, 128, 8), 64);
+  EXPECT_EQ(rows(128, 129, 8), 128);
+  EXPECT_EQ(rows(128, 128, 9), 128);
+  EXPECT_EQ(rows(192, 256, 32), 64);
+  EXPECT_EQ(rows(192, 257, 32), 128);
+  EXPECT_EQ(rows(193, 193, 32), 128);
 }
 
 TEST(FlashSm90PlanTest, SectionsHoldWhatTheCacheKeeps) {

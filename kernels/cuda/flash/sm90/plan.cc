@@ -91,15 +91,33 @@ void SortBatches(std::vector<ProblemBatch>& batches) {
   });
 }
 
-// Whether 64 rows an item are faster than 192, as measured at head_dim 64: where the last of the large tiles
-// would be mostly empty, and in short sequences of which a problem has few items.
-bool HasFewRows(const Problem& p) {
+// Whether 64 rows an item are faster than the rows of the other tiles, as measured.
+
+// Head_dim 64, against 192 rows: where the last of the large tiles would be mostly empty, and in short
+// sequences of which a problem has few items.
+bool HasFewRows64(const Problem& p) {
   constexpr int64_t kFewRows = 256;
   constexpr int64_t kShort = 1024;
   constexpr int64_t kFewItems = 64;
   if (p.q_len <= kFewRows) return true;
   if (std::max(p.q_len, p.kv_len) > kShort) return false;
   return p.q_heads * ((p.q_len + 63) / 64) <= kFewItems;
+}
+
+// Head_dim 128, against 128 rows: where the last of the large tiles would be half empty, or a problem has few
+// items. Only with so many keys that a problem is no slower for it, alone or (but for 3 %) in a crowd: each
+// tile of rows reads all keys once more, and few columns walk them slowly.
+bool HasFewRows128(const Problem& p) {
+  switch ((p.q_len + 63) / 64) {
+    case 1:
+      return p.kv_len <= 2048;
+    case 2:
+      return p.kv_len <= 128 && p.q_heads <= 8;
+    case 3:
+      return p.kv_len <= 256;
+    default:
+      return false;
+  }
 }
 
 }  // namespace
@@ -115,7 +133,8 @@ bool IsMasked(const Problem& p) {
 TileKind KindOf(const Launch& launch, const Problem& p) {
   if (IsModified(p)) return TileKind::kNarrow;
   const int head_dim = PaddedHeadDim(std::max(launch.head_dim, launch.v_head_dim));
-  if (head_dim == 64 && HasFewRows(p)) return TileKind::kFew;
+  if (head_dim == 64 && HasFewRows64(p)) return TileKind::kFew;
+  if (head_dim == 128 && HasFewRows128(p)) return TileKind::kFew;
   if (IsMasked(p)) return TileKind::kNarrow;
   const int narrow = TileOf(head_dim, TileKind::kNarrow).keys;
   const int wide = TileOf(head_dim, TileKind::kWide).keys;

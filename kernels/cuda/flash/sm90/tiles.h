@@ -40,6 +40,9 @@ constexpr Tile TileOf(int padded_head_dim, TileKind kind) {
     case 96:
       return {.consumers = 2, .keys = 160, .key_stages = 2, .value_stages = 2, .query_stages = 2};
     case 128:
+      if (kind == TileKind::kFew)
+        return {
+            .consumers = 1, .keys = 64, .key_stages = 2, .value_stages = 2, .query_stages = 2, .blocks = 2};
       if (kind == TileKind::kWide)
         return {.consumers = 2, .keys = 160, .key_stages = 2, .value_stages = 2, .query_stages = 2};
       // A third stage of V, because P·V of one tile is still in flight when that of the next is issued.
