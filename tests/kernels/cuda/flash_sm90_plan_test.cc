@@ -122,9 +122,8 @@ TEST(FlashSm90PlanTest, FewRowsHaveATileOfFewRows) {
   EXPECT_EQ(rows(1025, Causal::kNone, 64), 192);
   EXPECT_EQ(rows(4096, Causal::kBottomRight, 64), 192);
   std::vector<Problem> heads = DenseBatch(1, 1024, Causal::kBottomRight);
-  heads[0].q_heads = 32;
   EXPECT_EQ(TileOf(LaunchOf(heads, 64), heads[0]).rows(), 64);
-  heads[0].causal = Causal::kNone;
+  heads[0].q_heads = 32;
   EXPECT_EQ(TileOf(LaunchOf(heads, 64), heads[0]).rows(), 192);
 }
 
