@@ -24,13 +24,6 @@ namespace {
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr char kDeviceFree[] = "attend_device_memory_bytes{kind=\"free\"}";
 
-// Sanitizers keep freed memory and slow all down: then counts are checked, not resident memory.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
-
 struct Answer {
   std::string digest;
   int64_t batch_requests = 0;

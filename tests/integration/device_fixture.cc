@@ -39,6 +39,8 @@ void DeviceTest::SetUp() {
 std::unique_ptr<ServerProcess> DeviceTest::StartServer(std::vector<std::string> flags) {
   std::vector<std::string> all = {absl::StrCat("--device=", device()), "--host-bytes-max=2GiB",
                                   "--device-bytes-max=4GiB"};
+  // Sanitized kernels on a busy machine take longer than what a hung device is told by.
+  if (kSanitized) all.emplace_back("--hang-floor=10m");
   for (std::string& flag : flags) all.push_back(std::move(flag));
   return std::make_unique<ServerProcess>(std::move(all));
 }
@@ -67,7 +69,7 @@ double DeviceTest::MetricOf(const ServerProcess& server, const char* series) {
 }
 
 void DeviceTest::ExpectIdle(const ServerProcess& server) {
-  EXPECT_EQ(WaitUntilIdle(server.metrics_port()), "");
+  EXPECT_EQ(WaitUntilIdle(server.metrics_port()), "") << server.Log();
 }
 
 void DeviceTest::ExpectAnswers(const ServerProcess& server) {

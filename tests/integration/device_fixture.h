@@ -14,6 +14,13 @@
 
 namespace attend::integration {
 
+// Sanitizers keep freed memory and slow all down: then counts are checked, not resident memory.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 // Skips, and says why, where there is no such device.
 class DeviceTest : public testing::Test {
  protected:
