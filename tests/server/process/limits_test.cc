@@ -130,8 +130,8 @@ TEST(Limits, HalfSentHttpRequestsKeepNoProbeWaiting) {
     half_sent.push_back(SendTo(server->http_port(), "GET /metrics HTTP/1.1\r\nHost: local", 10000));
     ASSERT_GE(half_sent.back(), 0);
   }
-  // The time of the image's health check; a few threads would need ten times that for those before it.
-  EXPECT_THAT(HttpGet(server->http_port(), "/healthz", 3000), ::testing::StartsWith("HTTP/1.1 200 "));
+  // Four threads would need 25 s for those before it.
+  EXPECT_THAT(HttpGet(server->http_port(), "/healthz", 10000), ::testing::StartsWith("HTTP/1.1 200 "));
   for (const int fd : half_sent) {
     char said[1024];
     ssize_t read = 0;

@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "google/rpc/error_details.pb.h"
@@ -58,6 +59,29 @@ TEST(Service, LargeRequestGoesThroughTheWireThreads) {
       Eventually([&] { return MetricValue(*server, "attend_pinned_memory_bytes{kind=\"used\"}") == 0; }));
   EXPECT_TRUE(
       Eventually([&] { return MetricValue(*server, "attend_receive_budget_bytes{kind=\"used\"}") == 0; }));
+}
+
+// From four on, answers are sent by the threads of their calls' queues.
+TEST(Service, AnswersAllOfALargeBatch) {
+  constexpr int kCalls = 8;
+  ServerOptions options = TestOptions();
+  options.batch_requests_max = kCalls;
+  options.max_queue_delay_us = 60'000'000;  // until the batch is full
+  const auto server = StartServer(options);
+  const auto channel = Connect(*server);
+  v1::AttendResponse responses[kCalls];
+  std::vector<std::thread> callers;
+  for (v1::AttendResponse& response : responses) {
+    callers.emplace_back([&channel, &response] {
+      const grpc::Status status = Attend(*channel, MakeRequest(1, 2, 3, 8), &response);
+      EXPECT_TRUE(status.ok()) << status.error_message();
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  for (const v1::AttendResponse& response : responses) {
+    EXPECT_EQ(response.report().batch_requests(), kCalls);
+    EXPECT_EQ(response.out_data(), std::string(2 * 8 * 4, '\0'));
+  }
 }
 
 TEST(Service, GivesBackTheCallersIds) {
