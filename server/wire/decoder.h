@@ -68,7 +68,8 @@ class AttendDecoder {
   // After every piece has been copied: what only the bytes can tell (mask bytes are 0 or 1).
   absl::Status CheckTensors(const CallTensors& tensors) const;
 
-  // Both on one thread, for less than pieces cost: what is small. Call it once, and not CutTensors.
+  // Points the inputs, copies all their bytes and checks them, on this thread: costs a small request less
+  // than pieces do. Call it once, and instead of CutTensors.
   absl::Status ReadTensors(const HostBlock& inputs, CallTensors* tensors);
 
  private:

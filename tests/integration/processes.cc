@@ -46,8 +46,8 @@ ChildProcess::ChildProcess(const std::vector<std::string>& argv) : output_path_(
   for (const std::string& arg : argv) args.push_back(const_cast<char*>(arg.c_str()));
   args.push_back(nullptr);
   const pid_t parent = getpid();
-  pid_ = fork();
-  if (pid_ < 0 || output < 0) {
+  if (output >= 0) pid_ = fork();
+  if (pid_ < 0) {
     std::fprintf(stderr, "cannot start %s: %s\n", args[0], strerror(errno));
     std::abort();
   }

@@ -36,7 +36,7 @@ class ServerProcess {
   std::shared_ptr<grpc::Channel> Connect(const std::shared_ptr<grpc::ChannelCredentials>& credentials =
                                              grpc::InsecureChannelCredentials()) const;
 
-  const ChildProcess& process() const { return *process_; }
+  const ChildProcess& process() const { return *process_; }  // of one that was running()
 
   std::string Log() const;  // what it wrote to stdout and stderr so far
   // Of its memory, now. 0 where it is built with sanitizers, which keep what is freed.

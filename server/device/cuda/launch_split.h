@@ -14,7 +14,8 @@ namespace attend::server {
 // problem of its own.
 Problem HeadSlice(const Problem& problem, const Launch& launch, int32_t kv_begin, int32_t kv_count);
 
-// Moves every tensor of the problem by so many bytes, a multiple of all elements' sizes.
+// Moves every tensor that the problem has by so many bytes, a multiple of all elements' sizes. A page table
+// is left as it is: a call has none.
 void MoveTensors(int64_t bytes, Problem* problem);
 
 // Nanoseconds that a launch of this problem alone may take on a device with so many multiprocessors: a

@@ -20,6 +20,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "tests/bench/service/figures.h"
 #include "tests/bench/service/load.h"
@@ -36,6 +37,7 @@ using integration::ServerProcess;
 
 constexpr char kAttendMethod[] = "/attend.v1.AttentionService/Attend";
 constexpr char kTodayMethod[] = "/a/attend";
+constexpr absl::Duration kStartLimit = absl::Minutes(2);  // of a peer that loads torch from a cold disk
 
 struct Flags {
   std::string attend, raw, today;
@@ -102,13 +104,14 @@ std::unique_ptr<ServerProcess> StartAttend(const Flags& flags) {
 // A peer is a program that prints its port, on a line of its own, and then serves until it is killed.
 struct PeerProcess {
   std::unique_ptr<ChildProcess> process;
-  int port = 0;  // 0 where it ended before that; its output says why
+  int port = 0;  // 0 where it ended before that, or took longer than kStartLimit; its output may say why
   std::string target() const { return "127.0.0.1:" + std::to_string(port); }
 };
 
 PeerProcess StartPeer(const std::vector<std::string>& command) {
   PeerProcess peer = {std::make_unique<ChildProcess>(command)};
-  for (bool ended = false; peer.port == 0 && !ended;) {
+  const absl::Time limit = absl::Now() + kStartLimit;
+  for (bool ended = false; peer.port == 0 && !ended && absl::Now() < limit;) {
     ended = peer.process->Wait(absl::Milliseconds(10)).has_value();
     std::vector<std::string> lines = absl::StrSplit(peer.process->Output(), '\n');
     lines.pop_back();  // no line yet
