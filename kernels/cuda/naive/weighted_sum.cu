@@ -121,7 +121,7 @@ __device__ void Multiply(const WeightTile& w, uint32_t v, int32_t v_head_dim, fl
   }
 }
 
-// A thread's two rows. all_weights: they are to be written.
+// A thread's two rows. all_weights: all weights are wanted.
 __device__ Rows RowsOf(const ProblemItem& item, const Matrices& m, int32_t head, int64_t thread_row,
                        bool form_weights, bool all_weights) {
   const Problem& p = item.problem;

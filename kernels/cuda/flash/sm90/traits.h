@@ -62,7 +62,7 @@ inline constexpr int kChunkItems = 256;
 inline constexpr int kEndOfChunk = -1;
 inline constexpr int kEndOfWork = -2;
 
-// What the producer tells a warpgroup of its next work item.
+// What the producer tells a warpgroup of its next work item. Without kSkips its tiles are all of the item's.
 struct Item {
   int32_t group;  // or kEndOfChunk, kEndOfWork
   int32_t slot;   // its number within the chunk
