@@ -29,17 +29,20 @@ int64_t KernelBytes(const Launch& launch, int thread_count) {
   }
 }
 
-// What padding holds: rows of out and lse behind q_len, rows and columns of weights behind the lengths.
+// What padding holds: rows of out and lse behind q_len, rows and columns of weights behind the lengths. Where
+// there is none, no head is looked at: a few bytes can ask for thousands of empty sequences with thousands of
+// heads.
 void FillPadding(const Launch& launch, const Problem& p) {
   const int64_t size = launch.partial ? 4 : SizeOf(launch.dtype);
-  for (int64_t h = 0; h < p.q_heads; ++h) {
+  const int64_t padded_heads = p.q_len < p.q_len_padded ? p.q_heads : 0;
+  for (int64_t h = 0; h < padded_heads; ++h) {
     for (int64_t i = p.q_len; i < p.q_len_padded; ++i) {
       char* out = static_cast<char*>(p.out) + (i * p.out_strides.token + h * p.out_strides.head) * size;
       std::fill_n(out, launch.v_head_dim * size, char{0});
       if (p.lse != nullptr) p.lse[h * p.lse_head_stride + i] = -std::numeric_limits<float>::infinity();
     }
   }
-  if (p.weights == nullptr) return;
+  if (p.weights == nullptr || p.kv_len_padded == 0) return;
   const int64_t rows = p.weight_rows == nullptr ? p.q_len_padded : p.weight_row_count;
   for (int64_t h = 0; h < p.q_heads; ++h) {
     for (int64_t r = 0; r < rows; ++r) {

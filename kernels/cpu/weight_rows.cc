@@ -82,7 +82,7 @@ void WeightRows(const Launch& launch, void* block, Parallel& parallel) {
   std::vector<RowScratch> scratch;
   for (int i = 0; i < parallel.thread_count(); ++i) scratch.emplace_back(launch, carver);
   for (const Problem& p : launch.problems) {
-    if (p.weights == nullptr || p.weight_rows == nullptr) continue;
+    if (p.weights == nullptr || p.weight_rows == nullptr || p.kv_len == 0) continue;
     const int64_t tiles = (Group(p) + static_cast<int64_t>(kFloats) - 1) / static_cast<int64_t>(kFloats);
     parallel.For(p.weight_row_count * p.kv_heads * tiles, [&](int64_t i, int thread) {
       const int64_t r = i / tiles / p.kv_heads;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -78,6 +79,27 @@ TEST(CpuAttentionTest, RefusesAWorkspaceThatIsTooSmall) {
     EXPECT_EQ(cpu::Run(host.launch(), memory.data(), 64, pool).code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(cpu::Run(host.launch(), nullptr, 0, pool).code(), absl::StatusCode::kInvalidArgument);
   }
+}
+
+// 2^47 heads in all, of which each row of weights would be looked at 2^16 times: whoever looks never ends.
+TEST(CpuAttentionTest, HeadsOfEmptySequencesAreNotLookedAt) {
+  const std::vector<int64_t> rows(65536, 0);
+  float nothing = 0;
+  Problem empty;
+  empty.q_heads = std::numeric_limits<int32_t>::max();
+  empty.kv_heads = 1;
+  empty.weights = &nothing;
+  empty.weight_rows = rows.data();
+  empty.weight_row_count = static_cast<int64_t>(rows.size());
+  const std::vector<Problem> problems(65536, empty);
+  for (const Kernel kernel : kKernels) {
+    Launch launch;
+    launch.kernel = kernel;
+    launch.head_dim = launch.v_head_dim = 8;
+    launch.problems = problems;
+    RunOn(launch, 1);
+  }
+  EXPECT_EQ(nothing, 0);
 }
 
 TEST(CpuAttentionTest, NamesItsInstructions) { EXPECT_FALSE(cpu::InstructionSet().empty()); }
