@@ -155,6 +155,9 @@ class CpuDevice : public Device {
   }
 
   absl::Duration PredictTime(const Call& call) const override {
+    // Each sequence is laid out and counted on the slot's own thread, be it empty: a few bytes can name
+    // 65536.
+    constexpr absl::Duration kSequenceTime = absl::Nanoseconds(500);
     // Of one thread; what a modest core does.
     constexpr double kFlopsPerSecond = 10e9;
     constexpr double kBytesPerSecond = 2e9;
@@ -162,7 +165,8 @@ class CpuDevice : public Device {
     const double score_passes = ResolvedKernel(call) == Kernel::kNaive ? 8 : 3;
     const double bytes = TensorBytes(call) + score_passes * ScoreBytes(call);
     const double seconds = Flops(call) / kFlopsPerSecond + bytes / kBytesPerSecond;
-    return absl::Microseconds(5) + absl::Seconds(seconds / shared_.workers.thread_count());
+    return absl::Microseconds(5) + call.batch * kSequenceTime +
+           absl::Seconds(seconds / shared_.workers.thread_count());
   }
 
   int64_t device_bytes_max() const override { return shared_.scratch->capacity(); }

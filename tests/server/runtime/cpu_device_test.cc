@@ -173,6 +173,21 @@ TEST(CpuDevice, DeviceBytesOfABatchAreAtMostTheSum) {
   }
 }
 
+// A few bytes can name as many sequences as the server takes: were they predicted to cost nothing, batches
+// would hold millions of them.
+TEST(CpuDevice, EmptySequencesAreNotFree) {
+  CpuDeviceOptions options;
+  options.threads = 2;
+  const auto device = *CreateCpuDevice(options);
+  Call call;
+  call.q_heads = call.kv_heads = 1;
+  call.head_dim = call.v_head_dim = 8;
+  call.batch = 1;
+  const absl::Duration one = device->PredictTime(call);
+  call.batch = 65536;
+  EXPECT_GT(device->PredictTime(call), 1000 * one);
+}
+
 // Design: the bits of an answer depend on the request alone, not on what it was batched with, which slot it
 // took, or how busy the server was. Alone, in a crowd, and under load from several threads.
 TEST(CpuDevice, BatchInvariance) {
