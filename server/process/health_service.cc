@@ -33,12 +33,13 @@ class HealthService::Watcher final : public GenericCall::Handler {
 
   // With the service's lock.
   void Update() {
-    if (!name_ || finished_ || writing_) return;
+    if (finished_ || writing_) return;
     if (service_->shut_down_ || cancelled_) {
       finished_ = true;
       call_->Finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server is shutting down"));
       return;
     }
+    if (!name_) return;
     const Status status = service_->StatusOf(*name_);
     if (written_ == status) return;
     writing_ = true;
@@ -48,7 +49,13 @@ class HealthService::Watcher final : public GenericCall::Handler {
   }
 
  private:
-  void Start() override { call_->StartRead(&message_); }
+  // Listed before its request is there: a caller that never sends it holds up no shutdown.
+  void Start() override {
+    absl::MutexLock lock(&service_->mutex_);
+    place_ = service_->watchers_.insert(service_->watchers_.end(), this);
+    call_->StartRead(&message_);
+    Update();
+  }
 
   void OnReadDone(bool ok) override {
     absl::StatusOr<std::string> name = absl::CancelledError("the call ended without a request message");
@@ -65,8 +72,6 @@ class HealthService::Watcher final : public GenericCall::Handler {
       return;
     }
     name_ = *std::move(name);
-    place_ = service_->watchers_.insert(service_->watchers_.end(), this);
-    listed_ = true;
     Update();
   }
 
@@ -79,14 +84,13 @@ class HealthService::Watcher final : public GenericCall::Handler {
   void OnCancel() override {
     absl::MutexLock lock(&service_->mutex_);
     cancelled_ = true;
-    if (!name_) name_ = "";  // nothing comes to be read any more
     Update();
   }
 
   void OnDone() override {
     {
       absl::MutexLock lock(&service_->mutex_);
-      if (listed_) service_->watchers_.erase(place_);
+      service_->watchers_.erase(place_);
       --service_->watches_;
     }
     delete this;
@@ -98,7 +102,7 @@ class HealthService::Watcher final : public GenericCall::Handler {
   // All below by the service's lock.
   std::optional<std::string> name_;  // once it is known
   std::optional<Status> written_;
-  bool writing_ = false, finished_ = false, cancelled_ = false, listed_ = false;
+  bool writing_ = false, finished_ = false, cancelled_ = false;
   std::list<Watcher*>::iterator place_;
 };
 

@@ -60,10 +60,13 @@ TEST(Health, ServesBothNames) {
 // A stream of grpc.health.v1.Health/Watch, step by step.
 class Watch {
  public:
-  Watch(const std::shared_ptr<grpc::Channel>& channel, const std::string& service) : stub_(channel) {
+  // Without a request.
+  explicit Watch(const std::shared_ptr<grpc::Channel>& channel) : stub_(channel) {
     stream_ = stub_.PrepareCall(&context_, "/grpc.health.v1.Health/Watch", &queue_);
     stream_->StartCall(nullptr);
     Step();
+  }
+  Watch(const std::shared_ptr<grpc::Channel>& channel, const std::string& service) : Watch(channel) {
     const grpc::Slice slice(Name(service));
     stream_->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), nullptr);
     Step();
@@ -117,6 +120,16 @@ TEST(Health, WatchersHearOfTheDrainAndAreLetGo) {
   EXPECT_EQ(watch.Next(), 2);
   EXPECT_EQ(watch.Next(), -1);
   EXPECT_EQ(watch.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST(Health, AWatchWhoseRequestNeverComesHoldsUpNoDrain) {
+  const auto server = StartServer(TestOptions());
+  const auto channel = Connect(*server);
+  Watch silent(channel);
+  EXPECT_EQ(Check(channel, ""), 1);  // behind the watch on the same connection: the server has it
+  EXPECT_TRUE(server->Drain(absl::ZeroDuration()));
+  EXPECT_EQ(silent.Next(), -1);
+  EXPECT_EQ(silent.Finish().error_message(), "the server is shutting down") << "it was cancelled at last";
 }
 
 TEST(Health, WatchersAreBoundedOverAllConnections) {
