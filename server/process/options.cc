@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <set>
+#include <system_error>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -110,6 +112,21 @@ class FileBelowEnvironment : public CLI::ConfigTOML {
   }
 };
 
+// What is there has to be a regular file, else why not: a pipe that nobody writes to would hold up the start,
+// and a device need not end. What is not there CLI11 finds.
+std::string WhyNoFile(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::file_status found = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(found) || std::filesystem::is_regular_file(found)) return "";
+  return absl::StrCat(path, ": is no regular file");
+}
+
+// What CLI11 says, in words that fit: it calls every file of options INI.
+std::string Explain(const CLI::Error& error) {
+  return absl::StrReplaceAll(
+      error.what(), {{"INI was not able to parse", "--config: no TOML, or no option of that name:"}});
+}
+
 // What stands for the value in --help.
 std::string TypeName(const OptionRow& row) {
   switch (row.kind) {
@@ -183,7 +200,13 @@ ParsedOptions ParseOptions(int argc, const char* const* argv) {
   CLI::App app("Attention over gRPC: computes softmax(q k^T scale) v over tensors that callers send.",
                "attend-server");
   app.set_version_flag("--version", "attend-server " ATTEND_VERSION);
-  app.set_config("--config", "", "TOML file of these options, with underscores in their names")
+  // CLI11 looks for the file before it looks at the environment: the variable is the default, and its file
+  // has to be there.
+  const char* const variable = std::getenv("ATTEND_CONFIG");
+  const std::string file = variable == nullptr ? "" : variable;
+  app.set_config("--config", file, "TOML file of these options, with underscores in their names",
+                 !file.empty())
+      ->check(&WhyNoFile, "")
       ->envname("ATTEND_CONFIG");
   app.config_formatter(std::make_shared<FileBelowEnvironment>());
   app.allow_config_extras(false);
@@ -192,7 +215,7 @@ ParsedOptions ParseOptions(int argc, const char* const* argv) {
   app.add_flag("--check-config", parsed.options.check_config, "check the options and exit")
       ->configurable(false);
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
-    return absl::StrCat("attend-server: ", error.what(), "\n`attend-server --help` lists the options.\n");
+    return absl::StrCat("attend-server: ", Explain(error), "\n`attend-server --help` lists the options.\n");
   });
   app.footer(
       "SIZE is a number with KiB, MiB or GiB, TIME one with us, ms, s, m or h; [ ] holds the default.\n"
@@ -209,6 +232,8 @@ ParsedOptions ParseOptions(int argc, const char* const* argv) {
     handles[i]->group(rows[i].group)->envname(EnvironmentName(rows[i]))->type_name(TypeName(rows[i]));
   }
   try {
+    const std::string wrong_file = WhyNoFile(file);
+    if (!wrong_file.empty()) throw CLI::ValidationError("ATTEND_CONFIG", wrong_file);
     app.parse(argc, argv);
     for (size_t i = 0; i < rows.size(); ++i) {
       if (handles[i]->count() == 0) continue;

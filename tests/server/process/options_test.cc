@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <functional>
 #include <sstream>
@@ -61,6 +62,15 @@ TEST(Options, FlagBeatsEnvironmentBeatsFileBeatsDefault) {
   EXPECT_EQ(parsed.options.heads_max, ServerOptions().heads_max);
 }
 
+TEST(Options, TheFileMayBeNamedByTheEnvironment) {
+  const std::string flag = ConfigFile("queue_requests_max = 10\n");
+  const Variable named("ATTEND_CONFIG", flag.c_str() + std::strlen("--config="));
+  const ParsedOptions parsed = Parse({});
+  ASSERT_EQ(parsed.exit_code, -1);
+  EXPECT_EQ(parsed.options.queue_requests_max, 10);
+  EXPECT_TRUE(parsed.warnings.empty());
+}
+
 TEST(Options, PrintedConfigReadsBackAsItself) {
   ParsedOptions parsed = Parse({"--request-bytes-max=3MiB", "--drain-timeout=1m30s", "--insecure",
                                 "--port-file=/x y", "--reflection=false"});
@@ -89,6 +99,11 @@ TEST(Options, WhatIsWrongIsRefused) {
   const std::string config = ConfigFile("no_such_option = 1\n");
   EXPECT_EQ(Parse({config.c_str()}).exit_code, 2);
   EXPECT_EQ(Parse({"--config=/no/such/file.toml"}).exit_code, 2);
+  EXPECT_EQ(Parse({"--config=/dev/null"}).exit_code, 2) << "no regular file";
+  for (const char* const path : {"/no/such/file.toml", "/dev/null"}) {
+    const Variable named("ATTEND_CONFIG", path);
+    EXPECT_EQ(Parse({}).exit_code, 2) << path;
+  }
   ServerOptions options;
   options.devices = "0,x";
   EXPECT_FALSE(ResolveOptions(&options).ok());
