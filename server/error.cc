@@ -29,7 +29,8 @@ absl::Cord Serialize(const std::vector<Violation>& violations) {
 absl::Status InvalidRequest(std::vector<Violation> violations) {
   std::string message;
   for (size_t i = 0; i < std::min(violations.size(), kViolationsInMessage); ++i) {
-    absl::StrAppend(&message, i == 0 ? "" : "; ", violations[i].field, ": ", violations[i].description);
+    absl::StrAppend(&message, i == 0 ? "" : "; ", violations[i].field,
+                    violations[i].field.empty() ? "" : ": ", violations[i].description);
   }
   if (violations.size() > kViolationsInMessage) {
     absl::StrAppend(&message, "; and ", violations.size() - kViolationsInMessage, " more");

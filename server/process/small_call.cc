@@ -18,7 +18,7 @@ grpc::ByteBuffer ToByteBuffer(const std::string& bytes) {
 absl::StatusOr<std::string> ToSmallString(grpc::ByteBuffer* message) {
   if (message->Length() > kSmallRequestMax) {
     return InvalidRequest({{"", absl::StrCat("the request has ", message->Length(),
-                                             " bytes; this method takes ", kSmallRequestMax)}});
+                                             " bytes; this method takes at most ", kSmallRequestMax)}});
   }
   std::vector<grpc::Slice> slices;
   if (!message->Dump(&slices).ok()) return absl::InternalError("the message cannot be read");

@@ -32,6 +32,11 @@ size_t WireBytes(const grpc::Status& status) {
 
 TEST(Status, OkStaysOk) { EXPECT_TRUE(ToGrpcStatus(absl::OkStatus()).ok()); }
 
+TEST(Status, AViolationOfTheWholeRequestNamesNoField) {
+  EXPECT_EQ(ToGrpcStatus(InvalidRequest({{"", "too long"}, {"q", "is required"}})).error_message(),
+            "too long; q: is required");
+}
+
 TEST(Status, ViolationsBecomeABadRequest) {
   const grpc::Status status = ToGrpcStatus(InvalidRequest({{"q.shape[2]", "is -1"}, {"scale", "is nan"}}));
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
