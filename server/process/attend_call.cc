@@ -103,10 +103,13 @@ void AttendCall::Start() {
     if (Move(Phase::kWaiting, Phase::kReplying)) Fail(refused);
     return;
   }
-  // What an empty request would be granted still stands for a call: 1 KiB.
-  granted_bytes_ =
-      std::max<int64_t>(1024, announced_bytes_ >= 0 ? announced_bytes_ : services_.unannounced_bytes);
-  budget_ = granted_bytes_ <= services_.small_bytes_max ? services_.small_budget : services_.large_budget;
+  {
+    absl::MutexLock lock(&mutex_);  // the sweep over calls reads budget_
+    // What an empty request would be granted still stands for a call: 1 KiB.
+    granted_bytes_ =
+        std::max<int64_t>(1024, announced_bytes_ >= 0 ? announced_bytes_ : services_.unannounced_bytes);
+    budget_ = granted_bytes_ <= services_.small_bytes_max ? services_.small_budget : services_.large_budget;
+  }
   if (budget_->Acquire(granted_bytes_, this)) OnGranted();
 }
 
