@@ -1,11 +1,11 @@
 // Health, readiness, and the order of an end: readiness first, nothing accepted lost, nothing hangs.
 #include <gmock/gmock.h>
-#include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "tests/server/process/fixture.h"
+#include "tests/server/process/raw_call.h"
 #include "tests/server/process/raw_http2.h"
 
 namespace attend::server {
@@ -25,25 +26,19 @@ std::string Name(const std::string& service) {
   return std::string({'\x0a', static_cast<char>(service.size())}) + service;
 }
 
+// Of a HealthCheckResponse: field 1, a number; absent where it is 0.
+int ServingStatus(const std::string& response) { return response.size() == 2 ? response[1] : 0; }
+
 // grpc.health.v1.Health/Check: the serving status (1 SERVING, 2 NOT_SERVING), or -code of an error.
 int Check(const std::shared_ptr<grpc::Channel>& channel, const std::string& service) {
-  grpc::GenericStub stub(channel);
-  grpc::ClientContext context;
-  grpc::CompletionQueue queue;
-  const grpc::Slice slice(Name(service));
-  const auto call =
-      stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::ByteBuffer(&slice, 1), &queue);
-  call->StartCall();
-  grpc::ByteBuffer reply;
-  grpc::Status status;
-  call->Finish(&reply, &status, nullptr);
-  void* tag = nullptr;
-  bool ok = false;
-  EXPECT_TRUE(queue.Next(&tag, &ok));
+  RawCall call(channel, "/grpc.health.v1.Health/Check");
+  call.Write(Name(service));
+  call.WritesDone();
+  const std::optional<std::string> reply = call.Read();
+  const grpc::Status status = call.Finish();
   if (!status.ok()) return -static_cast<int>(status.error_code());
-  grpc::Slice answer;
-  EXPECT_TRUE(reply.DumpToSingleSlice(&answer).ok());
-  return answer.size() == 2 ? answer.begin()[1] : 0;
+  EXPECT_TRUE(reply.has_value());
+  return ServingStatus(reply.value_or(""));
 }
 
 TEST(Health, ServesBothNames) {
@@ -57,55 +52,26 @@ TEST(Health, ServesBothNames) {
   EXPECT_EQ(MetricValue(*server, "attend_ready"), 1);
 }
 
-// A stream of grpc.health.v1.Health/Watch, step by step.
+// A stream of grpc.health.v1.Health/Watch.
 class Watch {
  public:
   // Without a request.
-  explicit Watch(const std::shared_ptr<grpc::Channel>& channel) : stub_(channel) {
-    stream_ = stub_.PrepareCall(&context_, "/grpc.health.v1.Health/Watch", &queue_);
-    stream_->StartCall(nullptr);
-    Step();
-  }
+  explicit Watch(const std::shared_ptr<grpc::Channel>& channel)
+      : call_(channel, "/grpc.health.v1.Health/Watch") {}
   Watch(const std::shared_ptr<grpc::Channel>& channel, const std::string& service) : Watch(channel) {
-    const grpc::Slice slice(Name(service));
-    stream_->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), nullptr);
-    Step();
-  }
-  ~Watch() {
-    context_.TryCancel();
-    if (!finished_) Finish();
+    call_.Write(Name(service));
+    call_.WritesDone();
   }
 
   // The next status; -1 where the stream has ended.
   int Next() {
-    grpc::ByteBuffer message;
-    stream_->Read(&message, nullptr);
-    if (!Step()) return -1;
-    grpc::Slice bytes;
-    EXPECT_TRUE(message.DumpToSingleSlice(&bytes).ok());
-    return bytes.size() == 2 ? bytes.begin()[1] : 0;
+    const std::optional<std::string> response = call_.Read();
+    return response.has_value() ? ServingStatus(*response) : -1;
   }
-  grpc::Status Finish() {
-    finished_ = true;
-    grpc::Status status;
-    stream_->Finish(&status, nullptr);
-    Step();
-    return status;
-  }
+  grpc::Status Finish() { return call_.Finish(); }
 
  private:
-  bool Step() {
-    void* tag = nullptr;
-    bool ok = false;
-    EXPECT_TRUE(queue_.Next(&tag, &ok));
-    return ok;
-  }
-
-  grpc::GenericStub stub_;
-  grpc::ClientContext context_;
-  grpc::CompletionQueue queue_;
-  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
-  bool finished_ = false;
+  RawCall call_;
 };
 
 TEST(Health, WatchersHearOfTheDrainAndAreLetGo) {

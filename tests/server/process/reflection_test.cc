@@ -6,7 +6,6 @@
 #include <google/protobuf/dynamic_message.h>
 #include <google/protobuf/unknown_field_set.h>
 #include <google/protobuf/util/json_util.h>
-#include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,12 +14,13 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "server/process/small_call.h"
 #include "tests/server/process/fixture.h"
+#include "tests/server/process/raw_call.h"
 
 namespace attend::server {
 namespace {
@@ -37,50 +37,6 @@ constexpr int kFileByFilename = 3, kFileContainingSymbol = 4, kExtensionNumbers 
 constexpr int kOriginalRequest = 2, kFileResponse = 4, kNumbersResponse = 5, kListResponse = 6,
               kErrorResponse = 7;
 
-// A method without types, called step by step.
-class RawCall {
- public:
-  RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method)
-      : stub_(channel), stream_(stub_.PrepareCall(&context_, method, &queue_)) {
-    stream_->StartCall(nullptr);
-    Step();
-  }
-  void Write(const std::string& bytes) {
-    stream_->Write(ToByteBuffer(bytes), nullptr);
-    Step();
-  }
-  std::string Read() {
-    grpc::ByteBuffer message;
-    stream_->Read(&message, nullptr);
-    Step();
-    const absl::StatusOr<std::string> bytes = ToSmallString(&message);
-    EXPECT_TRUE(bytes.ok()) << bytes.status();
-    return bytes.value_or("");
-  }
-  void WritesDone() {
-    stream_->WritesDone(nullptr);
-    Step();
-  }
-  grpc::Status Finish() {
-    grpc::Status status;
-    stream_->Finish(&status, nullptr);
-    Step();
-    return status;
-  }
-
- private:
-  void Step() {
-    void* tag = nullptr;
-    bool ok = false;
-    ASSERT_TRUE(queue_.Next(&tag, &ok));
-  }
-
-  grpc::GenericStub stub_;
-  grpc::ClientContext context_;
-  grpc::CompletionQueue queue_;
-  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
-};
-
 std::string ReflectionMethod(const std::string& version = "v1") {
   return "/grpc.reflection." + version + ".ServerReflection/ServerReflectionInfo";
 }
@@ -94,11 +50,12 @@ std::string Ask(const std::shared_ptr<grpc::Channel>& channel, int field, const 
   question.SerializeToString(&bytes);
   RawCall call(channel, ReflectionMethod(version));
   call.Write(bytes);
-  const std::string answer = call.Read();
+  const std::optional<std::string> answer = call.Read();
+  EXPECT_TRUE(answer.has_value());
   call.WritesDone();
   const grpc::Status status = call.Finish();
   EXPECT_TRUE(status.ok()) << status.error_message();
-  return answer;
+  return answer.value_or("");
 }
 
 // The values of a length-delimited field of a field, at each step of the path.
@@ -214,11 +171,12 @@ std::unique_ptr<google::protobuf::Message> Call(const std::shared_ptr<grpc::Chan
   RawCall call(channel, "/" + service + "/" + name);
   call.Write(request->SerializeAsString());
   call.WritesDone();
-  const std::string reply = call.Read();
+  const std::optional<std::string> reply = call.Read();
+  EXPECT_TRUE(reply.has_value());
   const grpc::Status status = call.Finish();
   EXPECT_TRUE(status.ok()) << status.error_message();
   auto response = described->New(method->output_type());
-  EXPECT_TRUE(response->ParseFromString(reply));
+  EXPECT_TRUE(response->ParseFromString(reply.value_or("")));
   return response;
 }
 
