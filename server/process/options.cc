@@ -4,13 +4,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <iostream>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <set>
-#include <system_error>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -22,6 +20,7 @@
 #include "kernels/cpu/cpu_count.h"
 #include "server/process/listen.h"
 #include "server/process/machine.h"
+#include "server/process/small_file.h"
 
 extern char** environ;
 
@@ -112,14 +111,8 @@ class FileBelowEnvironment : public CLI::ConfigTOML {
   }
 };
 
-// What is there has to be a regular file, else why not: a pipe that nobody writes to would hold up the start,
-// and a device need not end. What is not there CLI11 finds.
-std::string WhyNoFile(const std::string& path) {
-  std::error_code error;
-  const std::filesystem::file_status found = std::filesystem::status(path, error);
-  if (!std::filesystem::exists(found) || std::filesystem::is_regular_file(found)) return "";
-  return absl::StrCat(path, ": is no regular file");
-}
+// Why the file of options cannot be taken, or nothing. What is not there CLI11 finds.
+std::string WhyNoFile(const std::string& path) { return std::string(CheckRegularFile(path).message()); }
 
 // What CLI11 says, in words that fit: it calls every file of options INI.
 std::string Explain(const CLI::Error& error) {

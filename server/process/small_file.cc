@@ -14,12 +14,14 @@ constexpr int64_t kFileBytesMax = int64_t{1} << 20;
 
 }  // namespace
 
-absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
-  // Opening a named pipe waits for who writes to it, and neither a start nor the thread that reloads may
-  // wait.
+absl::Status CheckRegularFile(const std::string& path) {
   struct stat found {};
-  if (stat(path.c_str(), &found) != 0) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
-  if (!S_ISREG(found.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, ": is no regular file"));
+  if (stat(path.c_str(), &found) != 0 || S_ISREG(found.st_mode)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(path, ": is no regular file"));
+}
+
+absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
+  if (absl::Status regular = CheckRegularFile(path); !regular.ok()) return regular;
   std::ifstream file(path, std::ios::binary);
   std::string text(static_cast<size_t>(kFileBytesMax) + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
