@@ -33,6 +33,7 @@ struct DeviceInfo {
   int64_t memory_bytes = 0;
   int slots = 1;        // batches in flight at once
   int short_slots = 0;  // of short requests, which gather while so many are in flight; 0: as many as slots
+  std::string memory_source = {};  // of a GPU: who tells total and free memory, and why not NVML
 };
 
 // Bytes of a device's memory; what is not known or does not exist is left out.

@@ -102,7 +102,8 @@ absl::StatusOr<Devices> MakeCuda(const ServerOptions& options) {
     if (!device.ok()) return device.status();
     const DeviceInfo& info = (*device)->info();
     absl::StrAppend(&made.choice, " ", info.name, " (", info.model, ", ", info.uuid, ", ",
-                    (*device)->device_bytes_max() >> 20, " MiB for tensors)");
+                    (*device)->device_bytes_max() >> 20, " MiB for tensors, memory told by ",
+                    info.memory_source, ")");
     made.devices.push_back(*std::move(device));
   }
   return made;

@@ -1,10 +1,12 @@
 // The real CudaApi, over the CUDA runtime (linked statically: the program starts without a driver).
 #include "server/device/cuda/cuda_api.h"
 
+#include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/cuda_attention.h"
 #include "server/device/cuda/transfers.h"
@@ -46,12 +48,24 @@ absl::Status ToStatus(cudaError_t error, const char* expression) {
 cudaStream_t AsStream(CudaApi::Stream stream) { return static_cast<cudaStream_t>(stream); }
 cudaEvent_t AsEvent(CudaApi::Event event) { return static_cast<cudaEvent_t>(event); }
 
-std::string FormatUuid(const cudaUUID_t& uuid) {
+// The driver's UUID: on a MIG device the slice's, which the second version of its function tells. CUDA marks
+// a slice in the name alone ("NVIDIA H200 MIG 1g.18gb").
+std::string ReadUuid(int ordinal, const cudaDeviceProp& prop) {
+  CUuuid uuid = prop.uuid;
+  void* entry = nullptr;
+  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+  if (cudaGetDriverEntryPointByVersion("cuDeviceGetUuid", &entry, 11040, cudaEnableDefault, &result) ==
+          cudaSuccess &&
+      result == cudaDriverEntryPointSuccess) {
+    CUuuid own;
+    if (reinterpret_cast<PFN_cuDeviceGetUuid_v11040>(entry)(&own, ordinal) == CUDA_SUCCESS) uuid = own;
+  }
+  const char* const kind = absl::StrContains(prop.name, " MIG ") ? "MIG" : "GPU";
   const auto* b = reinterpret_cast<const unsigned char*>(uuid.bytes);
   char text[48];
-  std::snprintf(text, sizeof(text),
-                "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2],
-                b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+  std::snprintf(text, sizeof(text), "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+                kind, b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13],
+                b[14], b[15]);
   return text;
 }
 
@@ -167,7 +181,7 @@ absl::StatusOr<CudaApi::Properties> ReadProperties(int ordinal) {
   CudaApi::Properties p;
   p.ordinal = ordinal;
   p.model = prop.name;
-  p.uuid = FormatUuid(prop.uuid);
+  p.uuid = ReadUuid(ordinal, prop);
   p.memory_bytes = static_cast<int64_t>(prop.totalGlobalMem);
   p.multiprocessors = prop.multiProcessorCount;
   return p;

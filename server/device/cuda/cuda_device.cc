@@ -68,6 +68,7 @@ class CudaDevice final : public Device, private CudaSlot::Owner {
   const std::shared_ptr<CudaApi> api_;
   const CudaDeviceOptions options_;
   DeviceInfo info_;
+  std::unique_ptr<NvmlDevice> nvml_;  // null: CUDA tells the memory
   std::unique_ptr<HostPool> device_pool_, pinned_pool_;
 
   mutable absl::Mutex mutex_;
@@ -97,6 +98,9 @@ absl::Status CudaDevice::Open() {
            p.memory_bytes,
            options_.slots,
            options_.short_slots};
+  auto nvml = NvmlDevice::Open(options_.nvml_library, p.uuid, p.memory_bytes);
+  info_.memory_source = nvml.ok() ? "NVML" : absl::StrCat("CUDA: ", nvml.status().message());
+  if (nvml.ok()) nvml_ = *std::move(nvml);
   int64_t device_bytes = options_.device_bytes;
   if (device_bytes == 0) {
     auto free = api_->FreeMemoryBytes();
@@ -152,9 +156,16 @@ std::unique_ptr<DeviceSlot> CudaDevice::OpenSlot() {
 
 DeviceMemory CudaDevice::memory() const {
   DeviceMemory memory;
-  memory.total = info_.memory_bytes;
-  const absl::StatusOr<int64_t> free = api_->FreeMemoryBytes();
-  if (free.ok()) memory.free = *free;
+  absl::StatusOr<NvmlDevice::Memory> told = absl::UnavailableError("no NVML");
+  if (nvml_ != nullptr) told = nvml_->ReadMemory();
+  if (told.ok()) {
+    memory.total = told->total;
+    memory.free = told->free;
+  } else {
+    memory.total = info_.memory_bytes;
+    const absl::StatusOr<int64_t> free = api_->FreeMemoryBytes();
+    if (free.ok()) memory.free = *free;
+  }
   memory.pool = device_pool_->capacity();
   memory.used = device_pool_->used_bytes();
   memory.peak = device_pool_->peak_bytes();

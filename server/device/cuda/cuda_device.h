@@ -12,10 +12,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/device/cuda/cuda_api.h"
+#include "server/device/cuda/nvml.h"
 #include "server/device/device.h"
 
 namespace attend::server {
@@ -29,6 +31,8 @@ struct CudaDeviceOptions {
   int64_t scratch_bytes = int64_t{64} << 20;
   // Launches predicted to take longer are cut; see launch_split.h.
   absl::Duration launch_max = absl::Milliseconds(2);
+  // Who tells the GPU's total and free memory; where it cannot, CUDA does. Loaded by this name or path.
+  std::string nvml_library = kNvmlLibrary;
 };
 
 // RESOURCE_EXHAUSTED where the memory cannot be had; INTERNAL for other faults.
