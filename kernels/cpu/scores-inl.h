@@ -96,43 +96,50 @@ HWY_INLINE HWY_ATTR void PackQueries(const Launch& launch, const Tile& tile, siz
   }
 }
 
-// kBlock keys by kVectors vectors of lanes, over dims dimensions; added to s, or in its place. The sum over
-// these dimensions starts from zero even then: chains no longer than a chunk are what keeps its error small.
+// Keys of a block: its scores are summed in two chains each, half of the dimensions to a chain, because a
+// score's rounding error grows with the length of a chain and the size of what it has summed.
+inline constexpr int kKeyBlock = kBlock / 2;
+
+// kKeyBlock keys by kVectors vectors of lanes, over dims dimensions (an even number); added to s, or in its
+// place.
 template <int kVectors>
 HWY_INLINE HWY_ATTR void ScoreBlock(const float* HWY_RESTRICT q_t, const float* const* keys, int dims,
                                     bool add, float* HWY_RESTRICT s, Floats* max) {
   const FloatTag df;
   constexpr size_t kLanes = kVectors * kFloats;
-  Floats acc[kBlock][kVectors];
-  const float* k[kBlock];
-  for (int i = 0; i < kBlock; ++i) {
+  Floats acc[2][kKeyBlock][kVectors];
+  const float* k[kKeyBlock];
+  for (int i = 0; i < kKeyBlock; ++i) {
     k[i] = keys[i];
-    for (int v = 0; v < kVectors; ++v) {
-      acc[i][v] = hn::Zero(df);
+    for (int v = 0; v < kVectors; ++v) acc[0][i][v] = acc[1][i][v] = hn::Zero(df);
+  }
+  const int half = dims / 2;
+  for (int d = 0; d < half; ++d) {
+    for (int chain = 0; chain < 2; ++chain) {
+      const int at = d + chain * half;
+      Floats q[kVectors];
+      for (int v = 0; v < kVectors; ++v) q[v] = hn::Load(df, q_t + at * kLanes + v * kFloats);
+      for (int i = 0; i < kKeyBlock; ++i) {
+        const Floats x = hn::Set(df, k[i][at]);
+        for (int v = 0; v < kVectors; ++v) acc[chain][i][v] = hn::MulAdd(x, q[v], acc[chain][i][v]);
+      }
     }
   }
-  for (int d = 0; d < dims; ++d) {
-    Floats q[kVectors];
-    for (int v = 0; v < kVectors; ++v) q[v] = hn::Load(df, q_t + d * kLanes + v * kFloats);
-    for (int i = 0; i < kBlock; ++i) {
-      const Floats x = hn::Set(df, k[i][d]);
-      for (int v = 0; v < kVectors; ++v) acc[i][v] = hn::MulAdd(x, q[v], acc[i][v]);
-    }
-  }
-  for (int i = 0; i < kBlock; ++i) {
+  for (int i = 0; i < kKeyBlock; ++i) {
     for (int v = 0; v < kVectors; ++v) {
       float* to = s + i * kLanes + v * kFloats;
-      if (add) acc[i][v] = hn::Add(acc[i][v], hn::Load(df, to));
-      hn::Store(acc[i][v], df, to);
-      max[v] = hn::Max(max[v], acc[i][v]);
+      Floats sum = hn::Add(acc[0][i][v], acc[1][i][v]);
+      if (add) sum = hn::Add(sum, hn::Load(df, to));
+      hn::Store(sum, df, to);
+      max[v] = hn::Max(max[v], sum);
     }
   }
 }
 
-// Dimensions summed in one go: shorter chains round less, and so much of the queries stays in the L1 cache.
+// Dimensions summed in one go: the chains are short, and so much of the queries stays in the L1 cache.
 inline constexpr int kDimsPerChunk = 64;
 
-// s[key][lane] of count keys; s has room for a multiple of kBlock keys. max[v] is raised to the largest.
+// s[key][lane] of count keys; s has room for a multiple of kKeyBlock keys. max[v] is raised to the largest.
 template <int kVectors>
 HWY_INLINE HWY_ATTR void Scores(const float* q_t, Rows keys, int count, int head_dim, float* s, Floats* max) {
   constexpr size_t kLanes = kVectors * kFloats;
@@ -140,9 +147,10 @@ HWY_INLINE HWY_ATTR void Scores(const float* q_t, Rows keys, int count, int head
   const int chunk = ((head_dim + chunks - 1) / chunks + 7) / 8 * 8;
   for (int begin = 0; begin < head_dim; begin += chunk) {
     const bool last = begin + chunk >= head_dim;
-    for (int c = 0; c < count; c += kBlock) {
-      const float* rows[kBlock];  // behind the last key, the last again: its scores are not looked at
-      for (int i = 0; i < kBlock; ++i) rows[i] = keys.data + std::min(c + i, count - 1) * keys.stride + begin;
+    for (int c = 0; c < count; c += kKeyBlock) {
+      const float* rows[kKeyBlock];  // behind the last key, the last again: its scores are not looked at
+      for (int i = 0; i < kKeyBlock; ++i)
+        rows[i] = keys.data + std::min(c + i, count - 1) * keys.stride + begin;
       Floats unused[kVectors];
       for (int v = 0; v < kVectors; ++v) unused[v] = max[v];
       ScoreBlock<kVectors>(q_t + begin * kLanes, rows, std::min(chunk, head_dim - begin), begin > 0,

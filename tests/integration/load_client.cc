@@ -148,7 +148,7 @@ class Load {
       } else {
         std::printf("%ld %s\n", static_cast<long>(i), attend::Describe(response.status()).c_str());
       }
-    } else if (mode_ == "small" && !response.ok()) {
+    } else if ((mode_ == "small" && !response.ok()) || (mode_ == "storm" && unavailable)) {
       std::fprintf(stderr, "%s\n", attend::Describe(response.status()).c_str());
     }
   }
