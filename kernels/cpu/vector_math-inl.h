@@ -26,8 +26,8 @@ inline constexpr float kLog2E = 1.44269504088896341f;
 inline constexpr float kLn2 = 0.693147180559945309f;
 inline constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
-// Register block of the matrix products: this many keys (or value dimensions) by up to three vectors of
-// lanes, with room left for the operands.
+// Register block of the matrix products: this many sums (of a value dimension, or of half a key each) by up
+// to three vectors of lanes, with room left for the operands.
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
 inline constexpr int kBlock = 8;  // 24 of 32 registers
 #else

@@ -22,7 +22,7 @@ using cli::Sizes;
 std::unique_ptr<client::Client> Connect(const ServerProcess& server, int attempts_max = 4) {
   client::ClientOptions options;
   options.health_check = false;
-  options.timeout = absl::Seconds(20);
+  options.timeout = absl::Seconds(kSanitized ? 300 : 20);
   options.retry.attempts_max = attempts_max;
   auto client = client::Client::Create(server.target(), options);
   if (!client.ok()) ADD_FAILURE() << client.status();
