@@ -10,6 +10,7 @@
 #ifndef ATTEND_SERVER_DEVICE_DEVICE_H_
 #define ATTEND_SERVER_DEVICE_DEVICE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -43,14 +44,30 @@ struct DeviceMemory {
   std::optional<int64_t> pool = {};  // taken at start for tensors and workspace
   std::optional<int64_t> used = {};  // of the pool
   std::optional<int64_t> peak = {};  // the most of it so far
+  // The same three of what was taken at start, apart from the pool, for tensors ahead of their batch.
+  std::optional<int64_t> staging = {};
+  std::optional<int64_t> staging_used = {};
+  std::optional<int64_t> staging_peak = {};
 };
 
-// One call of a batch, its tensors in host memory. Both pointees outlive the batch.
+// Tensors of one request on their way to a device before its batch is formed: a gain of time alone, since
+// they stay in host memory as well. What cannot be copied ahead is copied by the batch. Thread-safe.
+// Destroyed at any time, on any thread: the device's memory is free again once the copies have passed. The
+// host memory may be used anew at once, because what a copy then carries nobody reads.
+class Staging {
+ public:
+  virtual ~Staging() = default;
+  // A whole tensor is in place, among the bytes that were staged: its copy begins. Does not wait.
+  virtual void CopyIn(std::span<const std::byte> tensor) = 0;
+};
+
+// One call of a batch, its tensors in host memory. The pointees outlive the batch.
 struct BatchItem {
   const Call* call = nullptr;
   const CallTensors* tensors = nullptr;
   // Its kernels go before those of others, where the device can order them. The same in all of a batch.
   bool short_request = false;
+  Staging* staging = nullptr;  // by this device, every tensor said; null: nothing was copied ahead
 };
 
 struct ItemResult {
@@ -61,10 +78,11 @@ struct ItemResult {
 
 struct BatchResult {
   std::vector<ItemResult> items;  // in the order of the batch, one each
-  int64_t copy_in_ns = 0;
-  int64_t kernel_ns = 0;  // the launch's, shared by all items
+  int64_t copy_in_ns = 0;  // until all inputs were there: of what was copied ahead, what was left to wait for
+  int64_t kernel_ns = 0;   // the launch's, shared by all items
   int64_t copy_out_ns = 0;
-  int64_t copy_in_bytes = 0;  // between host and device; 0 where there is one memory
+  int64_t copying_in_ns = 0;  // of the copies in themselves, those ahead of the batch included
+  int64_t copy_in_bytes = 0;  // by them, between host and device; 0 where there is one memory
   int64_t copy_out_bytes = 0;
 };
 
@@ -97,6 +115,10 @@ class Device {
   // Most bytes that calls in flight may need together.
   virtual int64_t device_bytes_max() const = 0;
   virtual std::unique_ptr<DeviceSlot> OpenSlot() = 0;
+  // Room to copy a request's tensors ahead of its batch, which lie in these bytes of host memory, 256-byte
+  // aligned. Null where the device copies nothing ahead, has no room, or it would not be worth it. Does not
+  // wait, and takes nothing from batches.
+  virtual std::unique_ptr<Staging> Stage(std::span<const std::byte> /*inputs*/) { return nullptr; }
   // As it is now. Called when metrics are read.
   virtual DeviceMemory memory() const = 0;
   // OK, or the sticky fault that makes the device useless.

@@ -42,7 +42,8 @@ constexpr MetricRow kTable[] = {
     {"attend_pinned_memory_bytes", T::kGauge, "kind", B::kNone,
      "Host memory for tensors, pinned where a GPU copies from it: used, peak and capacity"},
     {"attend_device_memory_bytes", T::kGauge, "device,uuid,kind", B::kNone,
-     "Memory of a device: total and free; the pool taken at start, its used and peak"},
+     "Memory of a device: total and free; the pool taken at start, its used and peak; staging, taken for "
+     "tensors ahead of their batch, staging_used and staging_peak"},
     {"attend_device_errors_total", T::kCounter, "device", B::kNone,
      "Launches of a device in which a request failed, and faults of the device"},
     {"attend_slots", T::kGauge, "device,kind", B::kNone,

@@ -172,7 +172,7 @@ class PrometheusMetrics final : public Metrics {
     KernelSeconds(series, launch).Observe(Seconds(result.kernel_ns));
     series->bytes_in->Increment(static_cast<double>(result.copy_in_bytes));
     series->bytes_out->Increment(static_cast<double>(result.copy_out_bytes));
-    series->seconds_in->Increment(Seconds(result.copy_in_ns));
+    series->seconds_in->Increment(Seconds(result.copying_in_ns));
     series->seconds_out->Increment(Seconds(result.copy_out_ns));
     WorkCount work;
     int64_t saved = 0;

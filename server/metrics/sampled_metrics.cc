@@ -42,8 +42,14 @@ class Families {
 
 void AddDeviceMemory(const DeviceSample& device, Families* families) {
   const DeviceMemory& m = device.memory;
-  const std::pair<const char*, const std::optional<int64_t>*> kinds[] = {
-      {"total", &m.total}, {"free", &m.free}, {"pool", &m.pool}, {"used", &m.used}, {"peak", &m.peak}};
+  const std::pair<const char*, const std::optional<int64_t>*> kinds[] = {{"total", &m.total},
+                                                                         {"free", &m.free},
+                                                                         {"pool", &m.pool},
+                                                                         {"used", &m.used},
+                                                                         {"peak", &m.peak},
+                                                                         {"staging", &m.staging},
+                                                                         {"staging_used", &m.staging_used},
+                                                                         {"staging_peak", &m.staging_peak}};
   for (const auto& [kind, bytes] : kinds) {
     if (!*bytes) continue;  // left out, never 0
     families->Add(MetricId::kDeviceMemoryBytes, static_cast<double>(**bytes),

@@ -1,7 +1,6 @@
 #include "server/process/attend_call.h"
 
 #include <algorithm>
-#include <atomic>
 #include <utility>
 #include <vector>
 
@@ -10,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "server/error.h"
 #include "server/process/request_id.h"
+#include "server/process/tensor_copy.h"
 #include "server/wire/encoder.h"
 
 namespace attend::server {
@@ -152,15 +152,13 @@ struct AttendCall::Arrival {
   AttendDecoder decoder;
   std::unique_ptr<Admission> admission;  // outlives the blocks that it counts
   std::unique_ptr<Job> job;
-  std::vector<TensorPiece> pieces;
-  std::atomic<size_t> next{0};    // piece that nobody has taken
-  std::atomic<size_t> copied{0};  // pieces that are in the block
+  std::optional<TensorCopy> copy;  // of a request that is not copied in one go
 };
 
 void AttendCall::Process() {
   const auto arrival = std::make_shared<Arrival>(this, &message_, services_.limits);
   absl::Status status = Prepare(arrival.get());
-  if (!status.ok() || arrival->pieces.empty()) return EndArrival(arrival.get(), status);
+  if (!status.ok() || !arrival->copy) return EndArrival(arrival.get(), status);
   // Whoever has nothing to do helps with a large request. A helper that comes too late finds nothing left,
   // and touches nothing but the arrival.
   const int64_t worth = arrival->decoder.input_bytes() / kPieceBytes;
@@ -172,13 +170,10 @@ void AttendCall::Process() {
 
 void AttendCall::CopyPieces(const std::shared_ptr<Arrival>& arrival) {
   Arrival& a = *arrival;
-  for (size_t i = a.next++; i < a.pieces.size(); i = a.next++) {
-    a.pieces[i].Copy();
-    if (++a.copied < a.pieces.size()) continue;
-    const absl::Status status = a.decoder.CheckTensors(a.job->tensors);
-    if (!status.ok()) a.call->services_.metrics->OnRejected("invalid_request");
-    return a.call->EndArrival(&a, status);
-  }
+  if (!a.copy->Help()) return;
+  const absl::Status status = a.decoder.CheckTensors(a.job->tensors);
+  if (!status.ok()) a.call->services_.metrics->OnRejected("invalid_request");
+  a.call->EndArrival(&a, status);
 }
 
 void AttendCall::EndArrival(Arrival* arrival, absl::Status status) {
@@ -252,7 +247,10 @@ absl::Status AttendCall::Prepare(Arrival* arrival) {
   }
   auto pieces = decoder.CutTensors(j.inputs, &j.tensors, kPieceBytes);
   if (!pieces.ok()) return pieces.status();
-  arrival->pieces = *std::move(pieces);
+  if (pieces->empty()) return absl::OkStatus();
+  j.staging = services_.scheduler->Stage(*arrival->admission,
+                                         {j.inputs.data(), static_cast<size_t>(j.inputs.size())});
+  arrival->copy.emplace(*std::move(pieces), j.staging.get());
   return absl::OkStatus();
 }
 

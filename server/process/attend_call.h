@@ -80,7 +80,7 @@ class AttendCall final : public GenericCall::Handler,
   // Everything up to the tensors' bytes, and those of a small request. Goes on on OK; anything else is the
   // answer.
   absl::Status Prepare(Arrival* arrival);
-  // Copies pieces until none is left; whoever copies the last one ends the arrival.
+  // Helps with the copy; whoever copies the last piece ends the arrival.
   static void CopyPieces(const std::shared_ptr<Arrival>& arrival);
   void EndArrival(Arrival* arrival, absl::Status status);
   void OnJobDone(std::unique_ptr<Job> job, const absl::Status& status);

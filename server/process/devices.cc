@@ -86,6 +86,7 @@ absl::StatusOr<Devices> MakeCuda(const ServerOptions& options) {
   cuda.slots = static_cast<int>(options.device_slots);
   cuda.short_slots = static_cast<int>(options.device_short_slots);
   cuda.device_bytes = options.device_bytes_max;
+  cuda.staging_bytes = options.device_staging_bytes_max;
   cuda.launch_max = absl::Microseconds(options.launch_time_max_us);
   Devices made;
   made.choice = "cuda:";

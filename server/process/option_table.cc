@@ -54,6 +54,9 @@ constexpr OptionRow kTable[] = {
      "of these, batches of short requests; more of those wait and share the next launch; 0: any"},
     {"device-bytes-max", "Devices", K::kBytes, &O::device_bytes_max, 0, nullptr,
      "memory of each GPU for tensors and workspace, taken at start; 0: nine tenths of what is free"},
+    {"device-staging-bytes-max", "Devices", K::kBytes, &O::device_staging_bytes_max, 0, nullptr,
+     "of it, memory for tensors of large requests that are copied while the rest is parsed; a sixteenth at "
+     "most; 0: none"},
     {"launch-time-max-us", "Devices", K::kCount, &O::launch_time_max_us, 1, nullptr,
      "microseconds that one GPU launch may be predicted to take; longer ones are cut by heads"},
     {"null-launch-time", "Devices", K::kDuration, &O::null_launch_time, 0, nullptr,

@@ -44,6 +44,7 @@ struct ServerOptions {
   int64_t device_slots = 4;
   int64_t device_short_slots = 2;
   int64_t device_bytes_max = 0;
+  int64_t device_staging_bytes_max = int64_t{1} << 30;
   int64_t launch_time_max_us = 2000;
   absl::Duration null_launch_time = absl::ZeroDuration();
 

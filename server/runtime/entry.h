@@ -43,6 +43,7 @@ struct Entry {
 
   EntryState state = EntryState::kAdmitted;
   bool cancelled = false;
+  int staged_on = -1;        // device, until it runs or is finished
   std::unique_ptr<Job> job;  // while waiting or running
   absl::Time submitted;
 

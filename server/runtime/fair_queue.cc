@@ -126,6 +126,14 @@ void FairQueue::Forget() {
   if (size_ == 0) virtual_now_ = 0;
 }
 
+const Entry* FairQueue::Next() const {
+  const Entry* next = nullptr;
+  for (const auto& [key, entries] : active_.begin()->second->groups) {
+    if (next == nullptr || MoreUrgent()(*entries.begin(), next)) next = *entries.begin();
+  }
+  return next;
+}
+
 bool FairQueue::GroupMayGo(const GroupKey& key, const BatchBounds& bounds) const {
   if ((key.devices >> bounds.device & 1) == 0) return false;
   if (key.long_request && !bounds.long_allowed) return false;

@@ -79,6 +79,8 @@ class FairQueue {
   // others pass kBypassMax times; then the device waits for it.
   std::vector<Entry*> TakeBatch(const BatchBounds& bounds, absl::string_view* limit = nullptr);
 
+  // The most urgent entry of the flow that is furthest behind; there is one.
+  const Entry* Next() const;
   int64_t size() const { return size_; }
   absl::Duration cost() const { return cost_; }  // of all that waits
   // About what is served before this entry, if it came now: all that waits, but of other flows no more than

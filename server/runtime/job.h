@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "kernels/call.h"
+#include "server/device/device.h"
 #include "server/memory/host_pool.h"
 
 namespace attend::server {
@@ -44,6 +45,7 @@ struct Job {
   CallTensors tensors;  // point into inputs and outputs
   HostBlock inputs;
   HostBlock outputs;
+  std::unique_ptr<Staging> staging;  // by Scheduler::Stage; the scheduler drops it before done
   absl::Time deadline = absl::InfiniteFuture();
   std::string fair_key;  // token name, else peer address
   std::string request_id;

@@ -17,6 +17,9 @@ class SchedulerHandle : public Scheduler {
                                                    const Caller& caller) override {
     return core_->Admit(call, host_bytes, caller);
   }
+  std::unique_ptr<Staging> Stage(const Admission& admission, std::span<const std::byte> inputs) override {
+    return core_->Stage(admission, inputs);
+  }
   void Submit(std::unique_ptr<Job> job, std::unique_ptr<Admission> admission) override {
     core_->Submit(std::move(job), std::move(admission));
   }

@@ -2,8 +2,10 @@
 #ifndef ATTEND_SERVER_RUNTIME_SCHEDULER_H_
 #define ATTEND_SERVER_RUNTIME_SCHEDULER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -99,6 +101,11 @@ class Scheduler {
   // (DRAINING, DEVICE_FAILED). host_bytes: inputs and outputs.
   virtual absl::StatusOr<std::unique_ptr<Admission>> Admit(const Call& call, int64_t host_bytes,
                                                            const Caller& caller) = 0;
+
+  // Room on the device that would run an admitted request now, for tensors that lie in these bytes
+  // (device.h); null where there is none, or the request would have to wait anyway. For job->staging of this
+  // admission's job. Where the request really runs is decided as ever: on another device it is copied again.
+  virtual std::unique_ptr<Staging> Stage(const Admission& admission, std::span<const std::byte> inputs) = 0;
 
   // Queues an admitted job; job->done gets it back, with its admission in it. job->call is what was
   // admitted. A job that is cancelled or whose deadline passes before it is batched comes back CANCELLED

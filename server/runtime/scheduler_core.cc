@@ -57,7 +57,8 @@ SchedulerCore::SchedulerCore(const SchedulerOptions& options, std::vector<std::u
       observer_(OrNone(observer)),
       devices_(std::move(devices)),
       queue_(options.max_queue_delay > absl::ZeroDuration() ? options.batch_requests_max : 0),
-      states_(devices_.size()) {
+      states_(devices_.size()),
+      staged_(devices_.size()) {
   for (size_t d = 0; d < devices_.size(); ++d) {
     sound_devices_ |= uint64_t{1} << d;
     states_[d].free_slots = devices_[d]->info().slots;
@@ -210,10 +211,43 @@ absl::StatusOr<std::unique_ptr<Admission>> SchedulerCore::Admit(const Call& call
 void SchedulerCore::Release(Entry* entry) {
   absl::MutexLock lock(&mutex_);
   if (entry->state == EntryState::kAdmitted) --pending_;
+  Unstage(entry);
   host_bytes_ -= entry->host_bytes;
   entries_.erase(entry->id);
   TellQueue();
   if (entries_.empty()) changed_.SignalAll();
+}
+
+std::unique_ptr<Staging> SchedulerCore::Stage(const Admission& admission, std::span<const std::byte> inputs) {
+  Entry* const entry = static_cast<const CoreAdmission&>(admission).entry();
+  int device = -1;
+  {
+    absl::MutexLock lock(&mutex_);
+    // What waits gains nothing by an early copy, and would only hold memory.
+    if (queue_.size() > 0) return nullptr;
+    const auto work = [this](size_t d) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return states_[d].outstanding + staged_[d];
+    };
+    for (size_t d = 0; d < states_.size(); ++d) {
+      if (states_[d].free_slots == 0 || ((entry->group.devices & sound_devices_) >> d & 1) == 0) continue;
+      if (device < 0 || work(d) < work(device)) device = static_cast<int>(d);
+    }
+    if (device < 0) return nullptr;
+    entry->staged_on = device;
+    staged_[device] += entry->cost;
+  }
+  std::unique_ptr<Staging> staging = devices_[device]->Stage(inputs);
+  if (staging == nullptr) {
+    absl::MutexLock lock(&mutex_);
+    Unstage(entry);
+  }
+  return staging;
+}
+
+int SchedulerCore::Unstage(Entry* entry) {
+  const int device = std::exchange(entry->staged_on, -1);
+  if (device >= 0) staged_[device] -= entry->cost;
+  return device;
 }
 
 void SchedulerCore::Submit(std::unique_ptr<Job> job, std::unique_ptr<Admission> admission) {
@@ -273,6 +307,7 @@ void SchedulerCore::Finish(Entry* entry, absl::Status status, Outbox* outbox) {
   } else if (entry->state == EntryState::kAdmitted) {
     --pending_;
   }
+  Unstage(entry);
   entry->state = EntryState::kFinished;
   if (absl::IsCancelled(status)) outbox->dropped.push_back("cancelled");
   if (absl::IsDeadlineExceeded(status)) outbox->dropped.push_back("deadline");
@@ -294,6 +329,7 @@ void SchedulerCore::Deliver(Outbox* outbox) {
     observer_->OnDeviceFault(devices_[device]->info(), fault);
   }
   for (Finished& f : outbox->finished) {
+    f.job->staging.reset();
     // done is moved out first: it may destroy the job that holds it.
     auto done = std::move(f.job->done);
     done(std::move(f.job), std::move(f.status));

@@ -39,6 +39,7 @@ class SchedulerCore : public std::enable_shared_from_this<SchedulerCore> {
   // Scheduler's methods.
   absl::StatusOr<std::unique_ptr<Admission>> Admit(const Call& call, int64_t host_bytes,
                                                    const Caller& caller);
+  std::unique_ptr<Staging> Stage(const Admission& admission, std::span<const std::byte> inputs);
   void Submit(std::unique_ptr<Job> job, std::unique_ptr<Admission> admission);
   void Cancel(uint64_t id);
   bool Drain(absl::Duration limit);
@@ -102,6 +103,8 @@ class SchedulerCore : public std::enable_shared_from_this<SchedulerCore> {
   absl::Status Reject(absl::Status status);
   absl::Duration RetryDelay() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Enqueue(Entry* entry, Outbox* outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Counts an entry no more as staged; the device that it was staged on, or -1.
+  int Unstage(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LeaveQueue(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Finish(Entry* entry, absl::Status status, Outbox* outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropWaiting(const absl::Status& status, Outbox* outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -136,6 +139,8 @@ class SchedulerCore : public std::enable_shared_from_this<SchedulerCore> {
   int64_t host_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of all entries
   FairQueue queue_ ABSL_GUARDED_BY(mutex_);
   std::vector<DeviceState> states_ ABSL_GUARDED_BY(mutex_);
+  std::vector<absl::Duration> staged_
+      ABSL_GUARDED_BY(mutex_);                          // predicted, staged and not running, by device
   uint64_t sound_devices_ ABSL_GUARDED_BY(mutex_) = 0;  // bits
   absl::flat_hash_map<uint64_t, std::unique_ptr<Batch>> batches_ ABSL_GUARDED_BY(mutex_);
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;  // admits nothing

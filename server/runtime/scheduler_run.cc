@@ -1,5 +1,6 @@
 // Batches: formed when a slot is free, run by the device, taken apart when done.
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
@@ -31,15 +32,18 @@ void SchedulerCore::Pump() {
 
 SchedulerCore::Batch* SchedulerCore::FormBatch() {
   if (queue_.size() == 0) return nullptr;
-  absl::InlinedVector<int, 8> free;  // the device with the least to do first
+  absl::InlinedVector<int, 8> free;  // the device with the least to do first, as a rule
   int64_t idle = 0;
   for (size_t d = 0; d < states_.size(); ++d) {
     if (states_[d].free_slots == 0 || (sound_devices_ >> d & 1) == 0) continue;
     free.push_back(static_cast<int>(d));
     if (states_[d].outstanding == absl::ZeroDuration()) ++idle;
   }
-  const auto before = [this](int a, int b) {
-    return std::pair(states_[a].outstanding, a) < std::pair(states_[b].outstanding, b);
+  // What is next goes where it has been staged, if there is a slot, and else anywhere at once.
+  const int staged_on = queue_.Next()->staged_on;
+  const auto before = [this, staged_on](int a, int b) {
+    return std::tuple(a != staged_on, states_[a].outstanding, a) <
+           std::tuple(b != staged_on, states_[b].outstanding, b);
   };
   std::sort(free.begin(), free.end(), before);
   for (const int d : free) {
@@ -79,7 +83,8 @@ SchedulerCore::Batch* SchedulerCore::StartBatch(int device, std::vector<Entry*> 
     LeaveQueue(entry);
     entry->state = EntryState::kRunning;
     entry->job->report.queue_ns = absl::ToInt64Nanoseconds(batch->started - entry->submitted);
-    batch->items.push_back({&entry->job->call, &entry->job->tensors, entry->group.short_request});
+    Staging* const staging = Unstage(entry) == device ? entry->job->staging.get() : nullptr;
+    batch->items.push_back({&entry->job->call, &entry->job->tensors, entry->group.short_request, staging});
     batch->tokens += entry->tokens;
     batch->device_bytes += entry->device_bytes[device];
     batch->cost += entry->cost;

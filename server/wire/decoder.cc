@@ -72,6 +72,7 @@ struct AttendDecoder::State {
   RequestFields fields;
   Call call;
   std::array<int64_t, kTensorCount> block_offset = {};
+  std::array<TensorArrival, kTensorCount> arrivals;
   int64_t weight_rows_offset = 0;
   int64_t input_bytes = 0;
 
@@ -157,11 +158,12 @@ int64_t AttendDecoder::input_bytes() const { return state_->input_bytes; }
 
 TensorPiece::~TensorPiece() { DropSlices(slices_); }
 
-void TensorPiece::Copy() {
+std::span<const std::byte> TensorPiece::Copy() {
   SliceStream stream(std::move(slices_));
   stream.Rewind(true);
   // Slices were measured when the piece was cut; to be short of bytes now is a fault of ours.
   if (!stream.Skip(static_cast<int>(skip_)) || !CopyFrom(&stream, bytes_, to_)) abort();
+  return --tensor_->pieces_left == 0 ? tensor_->bytes : std::span<const std::byte>();
 }
 
 absl::StatusOr<std::vector<TensorPiece>> AttendDecoder::CutTensors(const HostBlock& inputs,
@@ -176,6 +178,8 @@ absl::StatusOr<std::vector<TensorPiece>> AttendDecoder::CutTensors(const HostBlo
   for (const TensorId id : s.MessageOrder()) {
     const TensorField& field = s.fields.tensor(id);
     std::byte* const to = inputs.data() + s.block_offset[static_cast<size_t>(id)];
+    TensorArrival& tensor = s.arrivals[static_cast<size_t>(id)];
+    tensor.bytes = {to, static_cast<size_t>(field.data_bytes)};
     for (int64_t done = 0; done < field.data_bytes; done += piece_bytes) {
       const int64_t bytes = std::min(piece_bytes, field.data_bytes - done);
       const int64_t begin = field.data_offset + done;
@@ -188,7 +192,8 @@ absl::StatusOr<std::vector<TensorPiece>> AttendDecoder::CutTensors(const HostBlo
         own.push_back(slices[i]);
         end += static_cast<int64_t>(slices[i].size());
       }
-      pieces.emplace_back(std::move(own), begin - at, to + done, bytes);
+      pieces.emplace_back(&tensor, std::move(own), begin - at, to + done, bytes);
+      ++tensor.pieces_left;
     }
   }
   DropSlices(slices);  // but for those that pieces hold

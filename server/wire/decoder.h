@@ -7,9 +7,11 @@
 #ifndef ATTEND_SERVER_WIRE_DECODER_H_
 #define ATTEND_SERVER_WIRE_DECODER_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -23,20 +25,29 @@
 
 namespace attend::server {
 
+// A tensor's place in the block, and how many of its pieces are still to be copied there.
+struct TensorArrival {
+  std::span<const std::byte> bytes;
+  std::atomic<int64_t> pieces_left{0};
+};
+
 // A range of one tensor's bytes on its way from the message to its place in the block. Pieces of a message
 // share nothing that is not counted by atomics: each may be copied on a thread of its own.
 class TensorPiece {
  public:
-  // bytes of what the slices hold after the first `skip`.
-  TensorPiece(std::vector<grpc::Slice> slices, int64_t skip, std::byte* to, int64_t bytes)
-      : slices_(std::move(slices)), skip_(skip), to_(to), bytes_(bytes) {}
+  // bytes of what the slices hold after the first `skip`. The tensor outlives the piece.
+  TensorPiece(TensorArrival* tensor, std::vector<grpc::Slice> slices, int64_t skip, std::byte* to,
+              int64_t bytes)
+      : tensor_(tensor), slices_(std::move(slices)), skip_(skip), to_(to), bytes_(bytes) {}
   ~TensorPiece();
   TensorPiece(TensorPiece&&) = default;
   TensorPiece& operator=(TensorPiece&&) = delete;
-  // Once. Slices are dropped soon after they have been read.
-  void Copy();
+  // Once. Slices are dropped soon after they have been read. Gives the whole tensor where this was the last
+  // of its pieces, in its place in the block, else nothing.
+  std::span<const std::byte> Copy();
 
  private:
+  TensorArrival* tensor_;
   std::vector<grpc::Slice> slices_;
   int64_t skip_;
   std::byte* to_;
@@ -63,6 +74,7 @@ class AttendDecoder {
 
   // Points tensors' inputs into inputs (input_bytes() or more) and gives the copies that fill them, in the
   // order of the message, none larger than piece_bytes. Call it once: the pieces own the message's slices.
+  // They do not outlive the decoder.
   absl::StatusOr<std::vector<TensorPiece>> CutTensors(const HostBlock& inputs, CallTensors* tensors,
                                                       int64_t piece_bytes);
   // After every piece has been copied: what only the bytes can tell (mask bytes are 0 or 1).

@@ -120,6 +120,39 @@ TEST_F(Device, ARequestLargerThanDeviceMemoryIsRefusedAndTheNextIsAnswered) {
   ExpectIdle(*server);
 }
 
+// Large requests, whose tensors go to a GPU while they are parsed: the same bits as without, whatever else is
+// under way, and nothing left behind by callers that give up meanwhile.
+TEST_F(Device, LargeRequestsThatAreCopiedAheadAnswerAlike) {
+  const auto plain = StartServer({"--device-staging-bytes-max=0"});
+  ASSERT_TRUE(plain->running()) << plain->Log();
+  const Inputs inputs = cli::RandomInputs({2, 32, 128, 256}, client::DataType::kFp16, 5);  // 12 MiB
+  const auto expected = Connect(*plain)->Attend(inputs.request);
+  ASSERT_TRUE(expected.ok()) << expected.status() << "\n" << plain->Log();
+
+  const auto server = StartServer();
+  ASSERT_TRUE(server->running()) << server->Log();
+  const auto client = Connect(*server);
+  client::ClientOptions options;
+  options.health_check = false;
+  options.retry.attempts_max = 1;
+  for (int round = 0; round < 6; ++round) {
+    options.timeout = absl::Milliseconds(5 * round + 3);
+    auto hasty = client::Client::Create(server->target(), options);
+    ASSERT_TRUE(hasty.ok()) << hasty.status();
+    std::thread others([&] { CallAtOnce(**hasty, inputs.request, 4); });
+    const auto responses = CallAtOnce(*client, inputs.request, 4);
+    others.join();
+    for (const auto& response : responses) {
+      ASSERT_TRUE(response.ok()) << response.status() << "\n" << server->Log();
+      EXPECT_EQ(response->out.bytes(), expected->out.bytes());
+    }
+  }
+  ExpectIdle(*server);
+  if (on_gpu()) {
+    EXPECT_GE(MetricOf(*server, "attend_device_memory_bytes{kind=\"staging_peak\"}"), 12 << 20);
+  }
+}
+
 // A pool for three requests, and many more at once: some are refused, and all is well afterwards.
 TEST_F(Device, AFullPoolRefusesWithADelayAndRecovers) {
   const auto server = StartServer({"--host-bytes-max=32MiB"});

@@ -70,7 +70,8 @@ std::string WaitUntilIdle(int metrics_port, absl::Duration limit) {
                                          "attend_receive_budget_bytes{kind=\"used\"}",
                                          "attend_pinned_memory_bytes{kind=\"used\"}"};
   // Only a GPU has memory of its own.
-  const std::string on_device = "attend_device_memory_bytes{kind=\"used\"}";
+  const std::vector<std::string> on_device = {"attend_device_memory_bytes{kind=\"used\"}",
+                                              "attend_device_memory_bytes{kind=\"staging_used\"}"};
   const absl::Time end = absl::Now() + limit;
   for (;;) {
     std::string left;
@@ -78,8 +79,10 @@ std::string WaitUntilIdle(int metrics_port, absl::Duration limit) {
       const double value = Metric(metrics_port, series);
       if (value != 0) absl::StrAppend(&left, series, " ", value, "\n");
     }
-    const double device_used = Metric(metrics_port, on_device);
-    if (device_used > 0) absl::StrAppend(&left, on_device, " ", device_used, "\n");
+    for (const std::string& series : on_device) {
+      const double value = Metric(metrics_port, series);
+      if (value > 0) absl::StrAppend(&left, series, " ", value, "\n");
+    }
     if (left.empty() || absl::Now() > end) return left;
     absl::SleepFor(absl::Milliseconds(50));
   }

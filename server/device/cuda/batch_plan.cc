@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
+
+#include "server/device/cuda/staging.h"
 
 namespace attend::server {
 namespace {
@@ -69,6 +72,37 @@ void PlacePieces(std::vector<Piece> pieces, TensorOffsets& tensors, int64_t& end
   }
 }
 
+// A tensor on the device, and where the plan notes its offset.
+struct StagedPiece {
+  std::byte* device;
+  int64_t bytes;
+  int64_t* offset;
+};
+
+// Moves the pieces that have been staged from one list to the other.
+void SplitStaged(const CudaStaging& staging, TensorOffsets& tensors, std::vector<Piece>& pieces,
+                 std::vector<StagedPiece>& staged) {
+  std::erase_if(pieces, [&](const Piece& piece) {
+    std::byte* const device = staging.Find(piece.host, piece.bytes);
+    if (device != nullptr) staged.push_back({device, piece.bytes, &(tensors.*piece.offset)});
+    return device != nullptr;
+  });
+}
+
+// Gives the pieces offsets behind the plan's bytes, with their alignment and a gap, so that the address one
+// past a tensor's end is its own.
+void PlaceStaged(const std::vector<StagedPiece>& staged, BatchPlan& plan) {
+  int64_t end = plan.bytes;
+  for (const StagedPiece& piece : staged) {
+    const auto misaligned =
+        static_cast<int64_t>(reinterpret_cast<uintptr_t>(piece.device) % kDeviceAlignment);
+    const int64_t offset = end + kDeviceAlignment + misaligned;
+    plan.staged.push_back({offset, piece.device});
+    *piece.offset = offset;
+    end = AlignForDevice(offset + piece.bytes);
+  }
+}
+
 template <typename T>
 void Place(T*& pointer, int64_t offset, std::byte* base) {
   pointer = offset < 0 ? nullptr : reinterpret_cast<T*>(base + offset);
@@ -79,13 +113,26 @@ void Place(T*& pointer, int64_t offset, std::byte* base) {
 BatchPlan PlanBatch(std::span<const BatchItem> batch) {
   BatchPlan plan;
   plan.tensors.resize(batch.size());
+  std::vector<StagedPiece> staged;
   for (size_t i = 0; i < batch.size(); ++i) {
     const Call& call = *batch[i].call;
     const CallTensors& host = *batch[i].tensors;
-    PlacePieces(Inputs(call, host), plan.tensors[i], plan.bytes, plan.in);
+    std::vector<Piece> inputs = Inputs(call, host);
+    if (batch[i].staging != nullptr) {
+      SplitStaged(static_cast<const CudaStaging&>(*batch[i].staging), plan.tensors[i], inputs, staged);
+    }
+    PlacePieces(std::move(inputs), plan.tensors[i], plan.bytes, plan.in);
     PlacePieces(Outputs(call, host), plan.tensors[i], plan.bytes, plan.out);
   }
+  PlaceStaged(staged, plan);
   return plan;
+}
+
+std::byte* BatchPlan::Address(int64_t offset, std::byte* base) const {
+  const auto after =
+      std::upper_bound(staged.begin(), staged.end(), offset,
+                       [](int64_t searched, const StagedRange& range) { return searched < range.offset; });
+  return after == staged.begin() ? base + offset : after[-1].device + (offset - after[-1].offset);
 }
 
 int64_t TensorDeviceBytes(const Call& c) {

@@ -18,6 +18,13 @@ struct CopyRange {
   int64_t bytes = 0;
 };
 
+// Bytes that lie on the device ahead of the batch, and the offset that stands for them in the plan: behind
+// all of the batch's own memory.
+struct StagedRange {
+  int64_t offset = 0;
+  std::byte* device = nullptr;
+};
+
 // Where a call's tensors lie, in bytes from the start of the batch's device memory; -1 where absent.
 struct TensorOffsets {
   int64_t q = -1, k = -1, v = -1, bias = -1, mask = -1, alibi_slopes = -1, sinks = -1, weight_rows = -1;
@@ -28,8 +35,12 @@ struct TensorOffsets {
 // outputs) travel in one copy, alignment gaps included.
 struct BatchPlan {
   std::vector<CopyRange> in, out;
+  std::vector<StagedRange> staged;     // by offset
   std::vector<TensorOffsets> tensors;  // per item
-  int64_t bytes = 0;                   // device memory of all tensors, a multiple of kDeviceAlignment
+  int64_t bytes = 0;  // device memory of all tensors but staged ones, a multiple of kDeviceAlignment
+
+  // Where an offset lies once the batch's memory begins at base.
+  std::byte* Address(int64_t offset, std::byte* base) const;
 };
 
 inline constexpr int64_t kDeviceAlignment = 256;
@@ -37,6 +48,7 @@ constexpr int64_t AlignForDevice(int64_t bytes) {
   return (bytes + kDeviceAlignment - 1) / kDeviceAlignment * kDeviceAlignment;
 }
 
+// The items' staging is a CudaStaging.
 BatchPlan PlanBatch(std::span<const BatchItem> batch);
 
 // Bytes that PlanBatch places on the device for this call when its inputs lie in one block and its outputs

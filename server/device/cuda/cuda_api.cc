@@ -129,6 +129,10 @@ class RuntimeApi final : public CudaApi {
     ATTEND_RETURN_IF_CUDA_ERROR(Select());
     return ToStatus(cudaEventRecord(AsEvent(event), AsStream(stream)), "cudaEventRecord");
   }
+  absl::Status EnqueueWait(Event event, Stream stream) override {
+    ATTEND_RETURN_IF_CUDA_ERROR(Select());
+    return ToStatus(cudaStreamWaitEvent(AsStream(stream), AsEvent(event)), "cudaStreamWaitEvent");
+  }
   absl::StatusOr<bool> Passed(Event event) override {
     const cudaError_t error = cudaEventQuery(AsEvent(event));
     if (error == cudaErrorNotReady) return false;

@@ -63,6 +63,8 @@ class CudaApi {
   virtual absl::Status CopyIn(std::span<const Transfer> transfers, Stream stream) = 0;
   virtual absl::Status CopyOut(std::span<const Transfer> transfers, Stream stream) = 0;
   virtual absl::Status Record(Event event, Stream stream) = 0;
+  // What is enqueued on the stream from now on comes after the event, as it was recorded last.
+  virtual absl::Status EnqueueWait(Event event, Stream stream) = 0;
   // Whether a recorded event has passed, without waiting; the sticky fault that keeps it from passing.
   virtual absl::StatusOr<bool> Passed(Event event) = 0;
   // Blocks until the stream has passed all that was enqueued; the sticky fault that it met.

@@ -16,6 +16,7 @@
 #include "server/device/cuda/cuda_region.h"
 #include "server/device/cuda/cuda_slot.h"
 #include "server/device/cuda/launch_split.h"
+#include "server/device/cuda/staging.h"
 #include "server/error.h"
 #include "server/memory/region_pool.h"
 
@@ -33,6 +34,8 @@ constexpr absl::Duration kPauseMax = absl::Milliseconds(1);
 // Copies: about what the first byte waits, and half of what PCIe carries.
 constexpr absl::Duration kCopyLatency = absl::Microseconds(20);
 constexpr int64_t kPcieBytesPerNs = 20;
+// Of a device's memory, one part in so many at most is for what comes ahead of its batch.
+constexpr int64_t kStagingShare = 16;
 
 class CudaDevice final : public Device, private CudaSlot::Owner {
  public:
@@ -48,6 +51,7 @@ class CudaDevice final : public Device, private CudaSlot::Owner {
   absl::Duration PredictTime(const Call& call) const override;
   int64_t device_bytes_max() const override { return device_pool_->capacity(); }
   std::unique_ptr<DeviceSlot> OpenSlot() override;
+  std::unique_ptr<Staging> Stage(std::span<const std::byte> inputs) override;
   DeviceMemory memory() const override;
   absl::Status Health() const override;
 
@@ -70,6 +74,7 @@ class CudaDevice final : public Device, private CudaSlot::Owner {
   DeviceInfo info_;
   std::unique_ptr<NvmlDevice> nvml_;  // null: CUDA tells the memory
   std::unique_ptr<HostPool> device_pool_, pinned_pool_;
+  std::shared_ptr<Stager> stager_;  // null: nothing is copied ahead
 
   mutable absl::Mutex mutex_;
   // At most one entry a slot in each.
@@ -106,6 +111,13 @@ absl::Status CudaDevice::Open() {
     auto free = api_->FreeMemoryBytes();
     if (!free.ok()) return free.status();
     device_bytes = *free / 10 * 9;
+  }
+  const int64_t staging_bytes = std::min(options_.staging_bytes, device_bytes / kStagingShare);
+  if (staging_bytes >= options_.staged_request_bytes_min) {
+    auto stager = Stager::Create(api_, staging_bytes, options_.staged_request_bytes_min);
+    if (!stager.ok()) return stager.status();
+    stager_ = *std::move(stager);
+    device_bytes -= stager_->capacity();
   }
   auto device_region = AllocateDeviceRegion(api_, device_bytes);
   if (!device_region.ok()) return device_region.status();
@@ -154,6 +166,10 @@ std::unique_ptr<DeviceSlot> CudaDevice::OpenSlot() {
   return slot;
 }
 
+std::unique_ptr<Staging> CudaDevice::Stage(std::span<const std::byte> inputs) {
+  return stager_ != nullptr ? stager_->Stage(inputs) : nullptr;
+}
+
 DeviceMemory CudaDevice::memory() const {
   DeviceMemory memory;
   absl::StatusOr<NvmlDevice::Memory> told = absl::UnavailableError("no NVML");
@@ -169,12 +185,20 @@ DeviceMemory CudaDevice::memory() const {
   memory.pool = device_pool_->capacity();
   memory.used = device_pool_->used_bytes();
   memory.peak = device_pool_->peak_bytes();
+  if (stager_ != nullptr) {
+    memory.staging = stager_->capacity();
+    memory.staging_used = stager_->used_bytes();
+    memory.staging_peak = stager_->peak_bytes();
+  }
   return memory;
 }
 
 absl::Status CudaDevice::Health() const {
-  absl::MutexLock lock(&mutex_);
-  return health_;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!health_.ok()) return health_;
+  }
+  return stager_ != nullptr ? stager_->Health() : absl::OkStatus();
 }
 
 void CudaDevice::ReportFault(const absl::Status& fault) {

@@ -6,12 +6,16 @@
 #include "absl/time/clock.h"
 #include "server/device/call_cost.h"
 #include "server/device/cuda/launch_split.h"
+#include "server/device/cuda/staging.h"
 
 namespace attend::server {
 namespace {
 
 // Where a batch is taken to lie until it has its memory: sizes and cuts depend on alignment alone.
 std::byte* const kNowhere = reinterpret_cast<std::byte*>(kDeviceAlignment);
+
+// What the device has staged is of its own kind.
+const CudaStaging* AsCuda(const Staging* staging) { return static_cast<const CudaStaging*>(staging); }
 
 }  // namespace
 
@@ -72,7 +76,7 @@ void CudaSlot::Begin() {
   begun = absl::Now();
   enqueued_ = EnqueueAll();
   // Whatever was enqueued has to pass before the memory is free.
-  recorded_ = owner_->api().Record(events_[3], stream_);
+  recorded_ = owner_->api().Record(events_[kEnded], stream_);
   owner_->Watch(this);
 }
 
@@ -82,15 +86,26 @@ absl::Status CudaSlot::EnqueueAll() {
   std::vector<CudaApi::Transfer> transfers;
   for (const CopyRange& copy : plan_.in)
     transfers.push_back({base + copy.device_offset, copy.host, copy.bytes});
-  if (auto s = api.Record(events_[0], stream_); !s.ok()) return s;
+  if (auto s = api.Record(events_[kBegun], stream_); !s.ok()) return s;
   if (auto s = api.CopyIn(transfers, stream_); !s.ok()) return s;
-  if (auto s = api.Record(events_[1], stream_); !s.ok()) return s;
+  if (auto s = AwaitStaged(); !s.ok()) return s;
+  if (auto s = api.Record(events_[kThere], stream_); !s.ok()) return s;
   if (auto s = EnqueueParts(base); !s.ok()) return s;
-  if (auto s = api.Record(events_[2], stream_); !s.ok()) return s;
+  if (auto s = api.Record(events_[kComputed], stream_); !s.ok()) return s;
   transfers.clear();
   for (const CopyRange& copy : plan_.out)
     transfers.push_back({copy.host, base + copy.device_offset, copy.bytes});
   return api.CopyOut(transfers, stream_);
+}
+
+absl::Status CudaSlot::AwaitStaged() {
+  if (plan_.staged.empty()) return absl::OkStatus();
+  if (auto s = owner_->api().Record(events_[kCopied], stream_); !s.ok()) return s;
+  for (const BatchItem& item : batch_) {
+    if (item.staging == nullptr) continue;
+    if (auto s = AsCuda(item.staging)->EnqueueWait(stream_); !s.ok()) return s;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CudaSlot::EnqueueParts(std::byte* base) {
@@ -98,7 +113,9 @@ absl::Status CudaSlot::EnqueueParts(std::byte* base) {
   std::byte* workspace = base + plan_.bytes;
   std::byte* pinned = pinned_block.data();
   for (std::vector<Problem>& part : parts_) {
-    for (Problem& problem : part) MoveTensors(base - kNowhere, &problem);
+    for (Problem& problem : part) {
+      MoveTensors([&](std::byte* tensor) { return plan_.Address(tensor - kNowhere, base); }, &problem);
+    }
     Launch launch = launch_;
     launch.problems = part;
     const int64_t pinned_bytes = AlignForDevice(api.PinnedWorkspaceBytes(launch));
@@ -111,7 +128,7 @@ absl::Status CudaSlot::EnqueueParts(std::byte* base) {
 }
 
 absl::StatusOr<bool> CudaSlot::Passed() {
-  const absl::StatusOr<bool> passed = recorded_.ok() ? owner_->api().Passed(events_[3]) : recorded_;
+  const absl::StatusOr<bool> passed = recorded_.ok() ? owner_->api().Passed(events_[kEnded]) : recorded_;
   if (passed.ok() || IsStickyFault(passed.status())) return passed;
   // The event says nothing, and as long as the GPU may write to the batch's memory nobody else may have it.
   const absl::Status waited = owner_->api().AwaitStream(stream_);
@@ -125,14 +142,7 @@ void CudaSlot::End(const absl::Status& passed) {
   BatchResult result;
   result.items.resize(batch_.size());
   if (status.ok()) {
-    const auto elapsed = [&](int from) {
-      return api.ElapsedNs(events_[from], events_[from + 1]).value_or(0);
-    };
-    result.copy_in_ns = elapsed(0);
-    result.kernel_ns = elapsed(1);
-    result.copy_out_ns = elapsed(2);
-    for (const CopyRange& copy : plan_.in) result.copy_in_bytes += copy.bytes;
-    for (const CopyRange& copy : plan_.out) result.copy_out_bytes += copy.bytes;
+    CountTimes(&result);
   } else if (IsStickyFault(status)) {
     owner_->ReportFault(status);
   }
@@ -150,6 +160,28 @@ void CudaSlot::End(const absl::Status& passed) {
   owner_->Release(this);
   // The slot may run again from inside done: nothing of it is touched after.
   std::exchange(done_, nullptr)(std::move(result));
+}
+
+void CudaSlot::CountTimes(BatchResult* result) const {
+  const auto elapsed = [&](int from, int to) {
+    return owner_->api().ElapsedNs(events_[from], events_[to]).value_or(0);
+  };
+  result->copy_in_ns = elapsed(kBegun, kThere);
+  result->kernel_ns = elapsed(kThere, kComputed);
+  result->copy_out_ns = elapsed(kComputed, kEnded);
+  for (const CopyRange& copy : plan_.in) result->copy_in_bytes += copy.bytes;
+  for (const CopyRange& copy : plan_.out) result->copy_out_bytes += copy.bytes;
+  if (plan_.staged.empty()) {
+    result->copying_in_ns = result->copy_in_ns;
+    return;
+  }
+  if (!plan_.in.empty()) result->copying_in_ns = elapsed(kBegun, kCopied);
+  for (const BatchItem& item : batch_) {
+    if (item.staging == nullptr) continue;
+    const CudaStaging::Figures figures = AsCuda(item.staging)->figures();
+    result->copy_in_bytes += figures.bytes;
+    result->copying_in_ns += figures.ns;
+  }
 }
 
 void CudaSlot::Fail(const absl::Status& status) {

@@ -66,11 +66,16 @@ class CudaSlot final : public DeviceSlot {
 
  private:
   absl::Status EnqueueAll();
+  // Lets the stream wait for what was copied ahead of the batch.
+  absl::Status AwaitStaged();
   absl::Status EnqueueParts(std::byte* base);
+  void CountTimes(BatchResult* result) const;
 
   Owner* const owner_;
   CudaApi::Stream normal_ = nullptr, urgent_ = nullptr, stream_ = nullptr;
-  CudaApi::Event events_[4] = {};  // begin, copied in, computed, copied out
+  // In the order of the stream. kCopied: the batch's own copies have ended; only where something was staged.
+  enum { kBegun, kCopied, kThere, kComputed, kEnded, kEvents };
+  CudaApi::Event events_[kEvents] = {};
 
   // The batch in flight.
   std::span<const BatchItem> batch_;

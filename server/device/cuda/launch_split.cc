@@ -46,10 +46,11 @@ Problem HeadSlice(const Problem& problem, const Launch& launch, int32_t kv_begin
   return p;
 }
 
-void MoveTensors(int64_t bytes, Problem* problem) {
-  const auto move = [bytes](auto*& tensor) {
+void MoveTensors(absl::FunctionRef<std::byte*(std::byte*)> move_to, Problem* problem) {
+  const auto move = [move_to](auto*& tensor) {
     using Tensor = std::remove_reference_t<decltype(tensor)>;
-    if (tensor != nullptr) tensor = reinterpret_cast<Tensor>(reinterpret_cast<uintptr_t>(tensor) + bytes);
+    const auto from = reinterpret_cast<uintptr_t>(tensor);
+    if (from != 0) tensor = reinterpret_cast<Tensor>(move_to(reinterpret_cast<std::byte*>(from)));
   };
   move(problem->q);
   move(problem->k);

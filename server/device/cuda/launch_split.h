@@ -3,9 +3,11 @@
 #ifndef ATTEND_SERVER_DEVICE_CUDA_LAUNCH_SPLIT_H_
 #define ATTEND_SERVER_DEVICE_CUDA_LAUNCH_SPLIT_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "kernels/attention.h"
 
 namespace attend::server {
@@ -14,9 +16,9 @@ namespace attend::server {
 // problem of its own.
 Problem HeadSlice(const Problem& problem, const Launch& launch, int32_t kv_begin, int32_t kv_count);
 
-// Moves every tensor that the problem has by so many bytes, a multiple of all elements' sizes. A page table
-// is left as it is: a call has none.
-void MoveTensors(int64_t bytes, Problem* problem);
+// Moves every tensor that the problem has to where move_to says, aligned as before. A page table is left as
+// it is: a call has none.
+void MoveTensors(absl::FunctionRef<std::byte*(std::byte*)> move_to, Problem* problem);
 
 // Nanoseconds that a launch of this problem alone may take on a device with so many multiprocessors: a
 // rough prediction from FLOPs and bytes, for splitting and for PredictTime.

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <memory>
 #include <random>
+#include <span>
 
 #include "gtest/gtest.h"
 #include "kernels/call.h"
@@ -22,7 +23,7 @@ class TestCall {
     std::mt19937 random(seed);
     inputs_ = Block(Place(true));
     outputs_ = Block(Place(false));
-    Place(true);
+    inputs_bytes_ = Place(true);
     Place(false);
     Fill(random, tensors_.q, call_.q_bytes());
     Fill(random, tensors_.k, call_.k_bytes());
@@ -32,6 +33,11 @@ class TestCall {
   server::BatchItem item() const { return {&call_, &tensors_}; }
   const Call& call() const { return call_; }
   const CallTensors& tensors() const { return tensors_; }
+  // Bytes of all inputs, and of one.
+  std::span<std::byte> inputs() { return {inputs_.get(), static_cast<size_t>(inputs_bytes_)}; }
+  std::span<std::byte> q() { return Of(tensors_.q, call_.q_bytes()); }
+  std::span<std::byte> k() { return Of(tensors_.k, call_.k_bytes()); }
+  std::span<std::byte> v() { return Of(tensors_.v, call_.v_bytes()); }
   const std::byte* outputs() const { return outputs_.get(); }
 
   // Fails unless out (and lse) is what the float64 reference gives.
@@ -64,6 +70,10 @@ class TestCall {
     return Memory(static_cast<std::byte*>(std::aligned_alloc(256, (bytes + 511) / 256 * 256)));
   }
 
+  std::span<std::byte> Of(const void* tensor, int64_t bytes) {
+    return inputs().subspan(static_cast<const std::byte*>(tensor) - inputs_.get(), bytes);
+  }
+
   // Points the inputs (outputs) into their block; returns its size.
   int64_t Place(bool in) {
     std::byte* base = in ? inputs_.get() : outputs_.get();
@@ -93,6 +103,7 @@ class TestCall {
   Call call_;
   CallTensors tensors_;
   Memory inputs_{nullptr}, outputs_{nullptr};
+  int64_t inputs_bytes_ = 0;
 };
 
 inline Call SmallCall(int64_t batch, int64_t length, int32_t heads = 2) {

@@ -134,13 +134,14 @@ TEST(MoveTensors, MovesEveryTensorThatThereIs) {
   p.bias = at(5), p.mask = static_cast<uint8_t*>(at(6)), p.alibi_slopes = static_cast<float*>(at(7));
   p.sinks = static_cast<float*>(at(8)), p.weights = static_cast<float*>(at(9));
   p.weight_rows = static_cast<int64_t*>(at(10));
-  MoveTensors(16, &p);
+  const auto by16 = [](std::byte* tensor) { return tensor + 16; };
+  MoveTensors(by16, &p);
   EXPECT_THAT(
       (std::vector<const void*>{p.q, p.k, p.v, p.out, p.lse, p.bias, p.mask, p.alibi_slopes, p.sinks,
                                 p.weights, p.weight_rows}),
       testing::ElementsAre(at(2), at(3), at(4), at(5), at(6), at(7), at(8), at(9), at(10), at(11), at(12)));
   Problem none;
-  MoveTensors(16, &none);
+  MoveTensors(by16, &none);
   EXPECT_EQ(none.bias, nullptr);
   EXPECT_EQ(none.weights, nullptr);
 }

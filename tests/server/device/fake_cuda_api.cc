@@ -17,6 +17,11 @@ struct FakeEvent {
   std::atomic<int> pending{0};  // recordings that the stream has not come to
 };
 
+// An event may be destroyed before the stream has come to it.
+const std::shared_ptr<FakeEvent>& AsFake(void* event) {
+  return *static_cast<std::shared_ptr<FakeEvent>*>(event);
+}
+
 // Writes what Reference computes where the problem says.
 void Compute(const Launch& launch, const Problem& p) {
   const Expected expected = Reference(launch, p);
@@ -191,9 +196,15 @@ void FakeCudaApi::DestroyStream(Stream stream) {
 }
 
 absl::StatusOr<server::CudaApi::Event> FakeCudaApi::CreateEvent() {
-  return static_cast<Event>(new FakeEvent);
+  if (absl::Status s = Meet("CreateEvent"); !s.ok()) return s;
+  ++events_;
+  return static_cast<Event>(new std::shared_ptr<FakeEvent>(std::make_shared<FakeEvent>()));
 }
-void FakeCudaApi::DestroyEvent(Event event) { delete static_cast<FakeEvent*>(event); }
+
+void FakeCudaApi::DestroyEvent(Event event) {
+  --events_;
+  delete static_cast<std::shared_ptr<FakeEvent>*>(event);
+}
 
 absl::Status FakeCudaApi::CopyIn(std::span<const Transfer> transfers, Stream stream) {
   if (absl::Status s = Meet("CopyIn"); !s.ok()) return s;
@@ -201,7 +212,12 @@ absl::Status FakeCudaApi::CopyIn(std::span<const Transfer> transfers, Stream str
     absl::MutexLock lock(&mutex_);
     copies_in_ += static_cast<int64_t>(transfers.size());
   }
-  for (const Transfer& t : transfers) Push(stream, [t] { std::memcpy(t.to, t.from, t.bytes); });
+  for (const Transfer& t : transfers) {
+    Push(stream, [this, t] {
+      absl::MutexLock lock(&copy_gate_);
+      std::memcpy(t.to, t.from, t.bytes);
+    });
+  }
   return absl::OkStatus();
 }
 
@@ -213,11 +229,19 @@ absl::Status FakeCudaApi::CopyOut(std::span<const Transfer> transfers, Stream st
 
 absl::Status FakeCudaApi::Record(Event event, Stream stream) {
   if (absl::Status s = Meet("Record"); !s.ok()) return s;
-  auto* const recorded = static_cast<FakeEvent*>(event);
+  const std::shared_ptr<FakeEvent> recorded = AsFake(event);
   ++recorded->pending;
   Push(stream, [recorded] {
     recorded->passed_ns = absl::GetCurrentTimeNanos();
     --recorded->pending;
+  });
+  return absl::OkStatus();
+}
+
+absl::Status FakeCudaApi::EnqueueWait(Event event, Stream stream) {
+  if (absl::Status s = Meet("EnqueueWait"); !s.ok()) return s;
+  Push(stream, [this, awaited = AsFake(event)] {
+    while (awaited->pending > 0 && !broken_) absl::SleepFor(absl::Microseconds(50));
   });
   return absl::OkStatus();
 }
@@ -228,7 +252,7 @@ absl::StatusOr<bool> FakeCudaApi::Passed(Event event) {
     absl::MutexLock lock(&mutex_);
     if (!fault_.ok()) return fault_;
   }
-  return static_cast<FakeEvent*>(event)->pending == 0;
+  return AsFake(event)->pending == 0;
 }
 
 absl::Status FakeCudaApi::AwaitStream(Stream) {
@@ -240,7 +264,7 @@ absl::Status FakeCudaApi::AwaitStream(Stream) {
 
 absl::StatusOr<int64_t> FakeCudaApi::ElapsedNs(Event begin, Event end) {
   if (absl::Status s = Meet("ElapsedNs"); !s.ok()) return s;
-  return static_cast<FakeEvent*>(end)->passed_ns - static_cast<FakeEvent*>(begin)->passed_ns;
+  return AsFake(end)->passed_ns - AsFake(begin)->passed_ns;
 }
 
 int64_t FakeCudaApi::WorkspaceBytes(const Launch& launch) const {

@@ -29,8 +29,9 @@ class FakeCudaApi final : public server::CudaApi {
   // The operation ("CopyIn", "Enqueue", "AllocateDevice", ...) fails so from its nth call on, n = 0 the
   // next, for `times` calls. A sticky fault breaks the device.
   void FailFrom(const std::string& operation, int nth, int times, absl::Status status);
-  // What streams run waits while this is held.
+  // Launches that streams have come to wait while this is held; copies in, while that is.
   absl::Mutex& gate() { return gate_; }
+  absl::Mutex& copy_gate() { return copy_gate_; }
   // From now on streams run nothing: no event passes, and who asks for one is answered with this fault.
   void BreakDevice(absl::Status fault);
 
@@ -38,6 +39,7 @@ class FakeCudaApi final : public server::CudaApi {
   int launches() const;
   int urgent_launches() const;  // of these, on streams of that priority
   int64_t copies_in() const;
+  int events() const { return events_; }  // that there are
   // Operations since the last call, by name; of Passed only whether there was one.
   std::map<std::string, int> TakeCounts();
 
@@ -54,6 +56,7 @@ class FakeCudaApi final : public server::CudaApi {
   absl::Status CopyIn(std::span<const Transfer> transfers, Stream stream) override;
   absl::Status CopyOut(std::span<const Transfer> transfers, Stream stream) override;
   absl::Status Record(Event event, Stream stream) override;
+  absl::Status EnqueueWait(Event event, Stream stream) override;
   absl::StatusOr<bool> Passed(Event event) override;
   absl::Status AwaitStream(Stream stream) override;
   absl::StatusOr<int64_t> ElapsedNs(Event begin, Event end) override;
@@ -79,13 +82,14 @@ class FakeCudaApi final : public server::CudaApi {
   void AwaitStreams();
 
   const Properties properties_;
-  absl::Mutex gate_;
+  absl::Mutex gate_, copy_gate_;
   mutable absl::Mutex mutex_;
   std::map<std::string, Failure> failures_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, int> counts_ ABSL_GUARDED_BY(mutex_);
   std::map<void*, int64_t> device_memory_ ABSL_GUARDED_BY(mutex_);
   std::set<FakeStream*> streams_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> broken_{false};
+  std::atomic<int> events_{0};
   absl::Status fault_ ABSL_GUARDED_BY(mutex_);
   int launches_ ABSL_GUARDED_BY(mutex_) = 0;
   int urgent_launches_ ABSL_GUARDED_BY(mutex_) = 0;

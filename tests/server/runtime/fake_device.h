@@ -36,6 +36,7 @@ class FakeDeviceControl {
  public:
   struct Running {
     std::vector<const Call*> calls;
+    int64_t staged = 0;  // of them
     DeviceSlot::Done done;
   };
 
@@ -52,6 +53,16 @@ class FakeDeviceControl {
   std::vector<const Call*> calls(size_t batch = 0) {
     absl::MutexLock lock(&mutex_);
     return running_[batch].calls;
+  }
+  // Of the calls of a batch, how many came with tensors that were copied ahead.
+  int64_t staged(size_t batch = 0) {
+    absl::MutexLock lock(&mutex_);
+    return running_[batch].staged;
+  }
+  // Requests that hold memory for such tensors.
+  int64_t stagings() {
+    absl::MutexLock lock(&mutex_);
+    return stagings_;
   }
   // Completes the oldest batch (or another), on this thread; item_status may set one per item.
   void Complete(size_t batch = 0, std::vector<absl::Status> item_status = {}) {
@@ -83,6 +94,7 @@ class FakeDeviceControl {
 
  private:
   friend class FakeSlot;
+  friend class FakeStaging;
   friend class FakeDevice;
 
   absl::Mutex mutex_;
@@ -91,7 +103,23 @@ class FakeDeviceControl {
   std::vector<int64_t> batch_sizes_ ABSL_GUARDED_BY(mutex_);
   int64_t device_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t peak_device_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t stagings_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status health_ ABSL_GUARDED_BY(mutex_);
+};
+
+class FakeStaging : public Staging {
+ public:
+  explicit FakeStaging(FakeDeviceControl* control) : control_(control) { Count(1); }
+  ~FakeStaging() override { Count(-1); }
+  void CopyIn(std::span<const std::byte>) override {}
+
+ private:
+  void Count(int64_t change) {
+    absl::MutexLock lock(&control_->mutex_);
+    control_->stagings_ += change;
+  }
+
+  FakeDeviceControl* const control_;
 };
 
 class FakeSlot : public DeviceSlot {
@@ -105,6 +133,7 @@ class FakeSlot : public DeviceSlot {
     for (const BatchItem& item : batch) {
       r.calls.push_back(item.call);
       bytes += item.call->kv_len;
+      r.staged += item.staging != nullptr ? 1 : 0;
     }
     r.done = [control = control_, bytes, done = std::move(done)](BatchResult result) {
       {
@@ -141,6 +170,7 @@ struct FakeDeviceOptions {
   int short_slots = 0;
   bool at_once = false;
   int64_t device_bytes_max = 1000;
+  bool stages = false;
 };
 
 class FakeDevice : public Device {
@@ -162,6 +192,9 @@ class FakeDevice : public Device {
   int64_t device_bytes_max() const override { return options_.device_bytes_max; }
   std::unique_ptr<DeviceSlot> OpenSlot() override {
     return std::make_unique<FakeSlot>(control_, options_.at_once);
+  }
+  std::unique_ptr<Staging> Stage(std::span<const std::byte>) override {
+    return options_.stages ? std::make_unique<FakeStaging>(control_) : nullptr;
   }
   server::DeviceMemory memory() const override { return {}; }
   absl::Status Health() const override {

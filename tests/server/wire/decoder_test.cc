@@ -7,6 +7,8 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -43,8 +45,12 @@ Decoded Decode(grpc::ByteBuffer message, int64_t piece_bytes = std::numeric_limi
   absl::StatusOr<std::vector<TensorPiece>> pieces = decoder.CutTensors(block, &t, piece_bytes);
   EXPECT_TRUE(pieces.ok()) << pieces.status();
   if (!pieces.ok()) return result;
-  // In any order: threads take them as they come.
-  for (auto piece = pieces->rbegin(); piece != pieces->rend(); ++piece) piece->Copy();
+  // In any order: threads take them as they come. With its last piece a tensor is told, and is whole.
+  std::multiset<std::string> told;
+  for (auto piece = pieces->rbegin(); piece != pieces->rend(); ++piece) {
+    const std::span<const std::byte> whole = piece->Copy();
+    if (!whole.empty()) told.insert(Take(whole.data(), static_cast<int64_t>(whole.size())));
+  }
   EXPECT_TRUE(decoder.CheckTensors(t).ok());
   result.tensors = {
       {"q", Take(t.q, call.q_bytes())}, {"k", Take(t.k, call.k_bytes())}, {"v", Take(t.v, call.v_bytes())}};
@@ -52,6 +58,11 @@ Decoded Decode(grpc::ByteBuffer message, int64_t piece_bytes = std::numeric_limi
   if (t.mask != nullptr) result.tensors["mask"] = Take(t.mask, call.mask_bytes());
   if (t.alibi_slopes != nullptr) result.tensors["alibi_slopes"] = Take(t.alibi_slopes, call.alibi_bytes());
   if (t.sinks != nullptr) result.tensors["sinks"] = Take(t.sinks, call.sinks_bytes());
+  std::multiset<std::string> tensors;
+  for (const auto& [name, bytes] : result.tensors) {
+    if (!bytes.empty()) tensors.insert(bytes);
+  }
+  EXPECT_EQ(told, tensors);
   if (t.weight_rows != nullptr) result.tensors["weight_rows"] = Take(t.weight_rows, call.weight_rows_bytes());
   return result;
 }
