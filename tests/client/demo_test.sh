@@ -12,6 +12,10 @@ code=0
 deploy/demo --bogus 2>"$work/error" || code=$?
 [[ $code -eq 2 ]]
 grep -q "no option '--bogus'" "$work/error"
+code=0
+deploy/demo --device bogus 2>"$work/error" || code=$?
+[[ $code -eq 2 ]]
+grep -q "'bogus' is none of auto, cuda, cpu" "$work/error"
 
 deploy/demo --build-dir "$build" --device cpu --quick | tee "$work/demo"
 grep -q '^All answers are right' "$work/demo"
