@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/notification.h"
 #include "server/device/cpu_device.h"
 #include "server/device/cuda/cuda_device.h"
@@ -18,9 +19,14 @@
 namespace attend::server {
 namespace {
 
+// The error of what the option decides.
+absl::Status Named(absl::string_view option, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat("--", option, ": ", status.message()));
+}
+
 absl::StatusOr<std::unique_ptr<HostPool>> PlainPool(const ServerOptions& options) {
   auto region = MapHostRegion(options.host_bytes_max);
-  if (!region.ok()) return region.status();
+  if (!region.ok()) return Named("host-bytes-max", region.status());
   return CreateRegionPool(*std::move(region));
 }
 
@@ -96,7 +102,7 @@ absl::StatusOr<Devices> MakeCuda(const ServerOptions& options) {
     if (made.pool == nullptr) {
       // One pool serves every GPU: memory pinned by one is pinned for all.
       auto region = AllocatePinnedRegion(*api, options.host_bytes_max);
-      if (!region.ok()) return region.status();
+      if (!region.ok()) return Named("host-bytes-max", region.status());
       made.pool = CreateRegionPool(*std::move(region));
     }
     auto device = MakeCudaDevice(*std::move(api), cuda);
@@ -125,7 +131,7 @@ absl::Status RunOnce(Device* device, DeviceSlot* slot, HostPool* pool, Kernel ke
   if (!device->Check(call).ok()) return absl::OkStatus();  // this device does without it
   const int64_t bytes = call.q_bytes();
   auto block = pool->Allocate(4 * bytes);
-  if (!block.ok()) return block.status();
+  if (!block.ok()) return Named("host-bytes-max", block.status());
   std::memset(block->data(), 0, static_cast<size_t>(4 * bytes));
   CallTensors tensors;
   tensors.q = block->data();

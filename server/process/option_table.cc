@@ -55,8 +55,8 @@ constexpr OptionRow kTable[] = {
     {"device-bytes-max", "Devices", K::kBytes, &O::device_bytes_max, 0, nullptr,
      "memory of each GPU for tensors and workspace, taken at start; 0: nine tenths of what is free"},
     {"device-staging-bytes-max", "Devices", K::kBytes, &O::device_staging_bytes_max, 0, nullptr,
-     "of it, memory for tensors of large requests that are copied while the rest is parsed; a sixteenth at "
-     "most; 0: none"},
+     "of it, memory for tensors of requests of 8 MiB and more that are copied while the rest is parsed; a "
+     "sixteenth at most; less than 8 MiB: none"},
     {"launch-time-max-us", "Devices", K::kCount, &O::launch_time_max_us, 1, nullptr,
      "microseconds that one GPU launch may be predicted to take; longer ones are cut by heads"},
     {"null-launch-time", "Devices", K::kDuration, &O::null_launch_time, 0, nullptr,

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace attend::server {
 namespace {
 
@@ -26,11 +28,15 @@ class CudaRegion final : public HostRegion {
 
 using Allocate = absl::StatusOr<void*> (CudaApi::*)(int64_t);
 
-absl::StatusOr<std::unique_ptr<HostRegion>> Make(std::shared_ptr<CudaApi> api, int64_t size,
+absl::StatusOr<std::unique_ptr<HostRegion>> Make(std::shared_ptr<CudaApi> api, int64_t size, const char* what,
                                                  Allocate allocate, CudaRegion::Free free) {
   if (size < 1) return absl::InvalidArgumentError("a region has at least one byte");
   size = (size + kPage - 1) / kPage * kPage;
   absl::StatusOr<void*> data = ((*api).*allocate)(size);
+  if (absl::IsResourceExhausted(data.status())) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(size, " bytes of ", what, ": ", data.status().message()));
+  }
   if (!data.ok()) return data.status();
   return std::make_unique<CudaRegion>(std::move(api), *data, size, free);
 }
@@ -38,11 +44,11 @@ absl::StatusOr<std::unique_ptr<HostRegion>> Make(std::shared_ptr<CudaApi> api, i
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<HostRegion>> AllocatePinnedRegion(std::shared_ptr<CudaApi> api, int64_t size) {
-  return Make(std::move(api), size, &CudaApi::AllocatePinned, &CudaApi::FreePinned);
+  return Make(std::move(api), size, "pinned memory", &CudaApi::AllocatePinned, &CudaApi::FreePinned);
 }
 
 absl::StatusOr<std::unique_ptr<HostRegion>> AllocateDeviceRegion(std::shared_ptr<CudaApi> api, int64_t size) {
-  return Make(std::move(api), size, &CudaApi::AllocateDevice, &CudaApi::FreeDevice);
+  return Make(std::move(api), size, "device memory", &CudaApi::AllocateDevice, &CudaApi::FreeDevice);
 }
 
 }  // namespace attend::server

@@ -50,7 +50,8 @@ class Stager : public std::enable_shared_from_this<Stager> {
     std::span<const std::byte> from;
     CudaApi::Event begin = nullptr, end = nullptr;
   };
-  // What nobody wants any more, and the GPU may still write to.
+  // What nobody wants any more, and the GPU may still write to. It holds its memory so long: of them, and of
+  // their events, there are no more than requests of request_bytes_min fit into the stager's memory.
   struct Dropped {
     HostBlock block;
     std::vector<Copy> copies;

@@ -2,6 +2,7 @@
 #include "server/device/cuda/cuda_device.h"
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
@@ -235,9 +236,14 @@ TEST_F(CudaDeviceTest, AFaultInsideARunningKernelEndsEveryBatchInFlight) {
 }
 
 TEST_F(CudaDeviceTest, MemoryThatCannotBeHadIsAnErrorAtStart) {
-  for (const char* operation : {"AllocateDevice", "AllocatePinned"}) {
+  server::CudaDeviceOptions options;
+  options.device_bytes = int64_t{48} << 20;
+  const std::pair<const char*, const char*> kinds[] = {
+      {"AllocateDevice", "50331648 bytes of device memory: out of memory"},
+      {"AllocatePinned", "67108864 bytes of pinned memory: out of memory"}};
+  for (const auto& [operation, message] : kinds) {
     api_->FailFrom(operation, 0, 1, absl::ResourceExhaustedError("out of memory"));
-    EXPECT_EQ(MakeCudaDevice(api_, {}).status().code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(MakeCudaDevice(api_, options).status(), absl::ResourceExhaustedError(message));
     EXPECT_EQ(api_->device_bytes_allocated(), 0);
   }
 }

@@ -56,6 +56,15 @@ TEST(Process, WrongOptionsEndWithTwo) {
   EXPECT_EQ(RunServer({"--devices=x"}).code, 2);
 }
 
+TEST(Process, MemoryThatIsTooLittleOrCannotBeHadNamesItsOption) {
+  for (const char* bytes : {"4KiB", "1048576GiB"}) {
+    const Ended ended = RunServer({"--device=cpu", "--address=127.0.0.1:0", "--metrics-address=off",
+                                   absl::StrCat("--host-bytes-max=", bytes)});
+    EXPECT_EQ(ended.code, 1) << ended.output;
+    EXPECT_THAT(ended.output, HasSubstr("attend-server: --host-bytes-max: ")) << bytes;
+  }
+}
+
 TEST(Process, AMissingGpuIsOneLine) {
   if (std::system("nvidia-smi >/dev/null 2>&1") == 0) GTEST_SKIP() << "ATTEND-SKIPPED: there is a GPU";
   const Ended ended =
