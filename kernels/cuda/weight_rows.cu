@@ -7,6 +7,8 @@ namespace {
 
 // A block forms 256 weights of one row: the query in shared memory, a key to each thread.
 constexpr int kThreads = 256;
+// Dimensions summed in one go, from zero: short chains round less.
+constexpr int kChain = 32;
 
 int64_t KeyBlocks(const Problem& p) { return (p.kv_len_padded + kThreads - 1) / kThreads; }
 
@@ -35,7 +37,11 @@ __global__ void __launch_bounds__(kThreads)
     if (score.Visible(key)) {
       const T* k = KeyRow<T>(p, key, head / (p.q_heads / p.kv_heads));
       float dot = 0.0f;
-      for (int d = 0; d < head_dim; ++d) dot = fmaf(query[d], ToFloat(k[d]), dot);
+      for (int begin = 0; begin < head_dim; begin += kChain) {
+        float sum = 0.0f;
+        for (int d = begin; d < min(begin + kChain, head_dim); ++d) sum = fmaf(query[d], ToFloat(k[d]), sum);
+        dot += sum;
+      }
       weight = expf(score.Modify(key, dot) - p.lse[head * p.lse_head_stride + row]);
     }
   }
