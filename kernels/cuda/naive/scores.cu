@@ -12,6 +12,7 @@
 #include "kernels/cuda/naive/matrices.h"
 #include "kernels/cuda/naive/plain.cuh"
 #include "kernels/cuda/naive/tile.cuh"
+#include "kernels/cuda/prepare_launch.h"
 #include "kernels/cuda/score.cuh"
 #include "kernels/cuda/status.h"
 
@@ -160,9 +161,9 @@ __global__ void __launch_bounds__(kThreads, 2)
 template <typename T>
 absl::Status LaunchScores(const Launch& launch, const WorkList& work, const Matrices& m, Stream stream) {
   const int bytes = (kRows + kKeys) * StrideBytes(launch.head_dim);
-  ATTEND_CUDA_RETURN_IF_ERROR(cudaFuncSetAttribute(ScoresKernel<T>,
-                                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                   (kRows + kKeys) * StrideBytes(kHeadDimMax)));
+  bool early = false;  // of no use: the kernel does not wait for the one before it
+  if (auto s = PrepareLaunch(reinterpret_cast<const void*>(ScoresKernel<T>), bytes, &early); !s.ok())
+    return s;
   ScoresKernel<T><<<static_cast<unsigned>(work.blocks), kThreads, bytes, static_cast<cudaStream_t>(stream)>>>(
       work.list, m, launch.head_dim);
   ATTEND_CUDA_RETURN_IF_ERROR(cudaGetLastError());

@@ -139,12 +139,12 @@ __device__ inline void WgmmaRegister(float (&d)[kN / 2], const uint32_t* a, uint
   }
 
 // Widths of key tiles.
+#define ATTEND_DEFINE_SHARED_64(element, type) \
+  ATTEND_DEFINE_WGMMA_SHARED(element, type, 64, 32, "32", "33", "34")
 #define ATTEND_DEFINE_SHARED_80(element, type) \
   ATTEND_DEFINE_WGMMA_SHARED(element, type, 80, 40, "40", "41", "42")
 #define ATTEND_DEFINE_SHARED_112(element, type) \
   ATTEND_DEFINE_WGMMA_SHARED(element, type, 112, 56, "56", "57", "58")
-#define ATTEND_DEFINE_SHARED_64(element, type) \
-  ATTEND_DEFINE_WGMMA_SHARED(element, type, 64, 32, "32", "33", "34")
 #define ATTEND_DEFINE_SHARED_128(element, type) \
   ATTEND_DEFINE_WGMMA_SHARED(element, type, 128, 64, "64", "65", "66")
 #define ATTEND_DEFINE_SHARED_160(element, type) \
