@@ -41,15 +41,13 @@ class Consumer {
 
   // Walks a chunk, or its items that need care. Returns whether it was the last chunk.
   __device__ bool Chunk(bool careful) {
-    while (true) {
-      BarrierWait(&shared_.q_full[query_.stage()][warpgroup_], query_.phase());
-      const Item item = Uniform(shared_.item[query_.stage()][warpgroup_]);
-      if (item.group < 0) {
-        ReleaseQuery();
-        return item.group == kEndOfWork;
-      }
-      Run(item, careful);
-    }
+    float s[kScores];
+    Item item = Begin(s);
+    while (item.group >= 0) item = Run(item, careful, s);
+    WgmmaWait<0>();
+    PinRegisters(s);
+    ReleaseQuery();
+    return item.group == kEndOfWork;
   }
 
  private:
@@ -68,7 +66,29 @@ class Consumer {
     return uniform;
   }
 
-  __device__ void Run(const Item& item, bool careful) {
+  // Waits for the next item, or word that there is none, and issues its first scores: before the loop over
+  // items comes round, because so built head_dim 256 does not spill. Where there are none, those of whatever
+  // lies in shared memory, which nobody looks at: with products on one branch alone ptxas serialized them all
+  // (C7515). First scores take their turn too, so that the softmax of one warpgroup runs under those of the
+  // next; but not where warpgroups leave out tiles, whose turns are counted from the second on.
+  __device__ __forceinline__ Item Begin(float (&s)[kScores]) {
+    BarrierWait(&shared_.q_full[query_.stage()][warpgroup_], query_.phase());
+    const Item item = Uniform(shared_.item[query_.stage()][warpgroup_]);
+    const bool has_scores = item.group >= 0 && item.tile_end > item.tile_begin;
+    if (has_scores) {
+      if (T::kSkips && item.tiles_before > 0) SkipKeys();
+      BarrierWait(&shared_.k_full[key_.stage()], key_.phase());
+    }
+    const KMajor q = QueryOperand();
+    const KMajor k = KeyOperand();
+    if (!T::kSkips && has_scores) AwaitTurn();
+    IssueScores(s, q, k);
+    if (!T::kSkips && has_scores) PassTurn();
+    return item;
+  }
+
+  // Walks an item whose first scores are in flight, and begins the next, which it returns.
+  __device__ __forceinline__ Item Run(const Item& item, bool careful, float (&s)[kScores]) {
     const Group& g = GroupAt(params_, item.group);
     const int row = item.row_begin + row_of_thread_;
     float o[kOutputs];
@@ -76,13 +96,24 @@ class Consumer {
     for (int i = 0; i < kOutputs; ++i) o[i] = 0.0f;
     RowState state;
     const float c = T::kModified ? 1.0f : g.scale * kLog2E;  // scores to exponents of 2
-    if (item.tile_end > item.tile_begin) {
-      Walk(g, item, row, c, careful, o, state);
-    } else {
-      ReleaseQuery();
+    WgmmaWait<0>();
+    PinRegisters(s);
+    if (item.tile_end == item.tile_begin) {
       if constexpr (T::kSkips) SkipTiles(item.tiles_before);
+      if constexpr (!T::kStaged) ReleaseQuery();
+      Store(g, item, row, c, o, state);
+      return Begin(s);
     }
-    StoreItem<T>(params_.shape, g, item.batch, item.head, row, o, state, c, lane_);
+    Walk(g, item, row, c, careful, s, o, state);
+    Store(g, item, row, c, o, state);
+    return Begin(s);
+  }
+
+  __device__ __forceinline__ void Store(const Group& g, const Item& item, int row, float c,
+                                        const float (&o)[kOutputs], const RowState& state) {
+    StoreItem<T>(params_.shape, g, item.batch, item.head, row, o, state, c,
+                 shared_.q[query_.stage()][warpgroup_], thread_);
+    if constexpr (T::kStaged) ReleaseQuery();
   }
 
   // Takes part in the barriers of `count` tiles that no row of this warpgroup sees, all of an item, in the
@@ -110,8 +141,9 @@ class Consumer {
     PassTurn();
   }
 
-  __device__ void Walk(const Group& g, const Item& item, int row, float c, bool careful, float (&o)[kOutputs],
-                       RowState& state) {
+  // s: the item's first scores.
+  __device__ __forceinline__ void Walk(const Group& g, const Item& item, int row, float c, bool careful,
+                                       float (&s)[kScores], float (&o)[kOutputs], RowState& state) {
     // So that at most one tile of the other warpgroups comes before this one's own, and at most one behind.
     static_assert((T::kConsumers - 1) * kWarpgroupRows <= T::kKeys);
     const WholeTiles whole =
@@ -121,14 +153,12 @@ class Consumer {
       if (g.alibi_slopes != nullptr)
         slope = __ldg(g.alibi_slopes + item.batch * g.alibi_batch_stride + item.head);
     }
-    float s[kScores];
     uint32_t p[kScores / 2];
 
     const int begin = item.tile_begin;
     int n = item.tile_end - 1;
     const bool before = T::kSkips && item.tiles_before > 0;
-    if (before) SkipKeys();
-    BarrierWait(&shared_.k_full[key_.stage()], key_.phase());
+    Release(shared_.k_empty, key_);
     if constexpr (T::kFewKeys > 0) {
       if (item.few_keys) {
         FirstTile(reinterpret_cast<float(&)[T::kFewKeys / 2]>(s), g, slope, row, n, whole, c, careful, p,
@@ -147,18 +177,18 @@ class Consumer {
     }
 
     if (n > begin) BarrierWait(&shared_.k_full[key_.stage()], key_.phase());
-    // Once all rows have seen a whole tile, their maxima serve for the others too, nearly always.
-    bool settled = whole.Has(n) && !careful;
+    // Once all rows have seen a key, their maxima serve for other tiles too, nearly always.
+    bool settled = AllSeeKeys(g, item.row_begin, n) && !careful;
     while (n > begin) {
       if (settled && whole.Has(n - 1)) {
         WalkWhole(g, begin, slope, row, n, whole, c, s, p, o, state);
       } else {
         Step(g, item, begin, slope, row, n, whole, c, careful, s, p, o, state);
         --n;
-        settled = settled || (whole.Has(n) && !careful);
+        settled = settled || (AllSeeKeys(g, item.row_begin, n) && !careful);
       }
     }
-    ReleaseQuery();
+    if constexpr (!T::kStaged) ReleaseQuery();
     if (T::kSkips && item.tile_after) {
       SkipTurn();
       SkipKeys();
@@ -173,16 +203,18 @@ class Consumer {
     if (!careful) AskForCare(g, item.slot, row, c, o, state);
   }
 
+  // Whether each of the warpgroup's rows sees a key of tile n.
+  __device__ static bool AllSeeKeys(const Group& g, int first_row, int n) {
+    return KeysOfRow(g, first_row).high > n * T::kKeys &&
+           KeysOfRow(g, first_row + kWarpgroupRows - 1).low < (n + 1) * T::kKeys;
+  }
+
   // The weights of an item's last tile, n, with which the walk begins, or of that tile's first kFewKeys keys
   // where the rows see no others.
   template <int kCount>
   __device__ __forceinline__ void FirstTile(float (&s)[kCount], const Group& g, float slope, int row, int n,
                                             WholeTiles whole, float c, bool careful,
                                             uint32_t (&p)[kScores / 2], RowState& state) {
-    IssueScores(s, QueryOperand(), KeyOperand());
-    WgmmaWait<0>();
-    PinRegisters(s);
-    Release(shared_.k_empty, key_);
     PrepareScores(s, g, slope, row, n, whole);
     float correction[2];
     SoftmaxTile<true>(s, state, c, careful, correction);

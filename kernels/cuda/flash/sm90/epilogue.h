@@ -70,6 +70,42 @@ __device__ inline void StoreHalf(const float (&o)[kCount], const float (&factor)
   }
 }
 
+// Writes 16-bit rows by way of shared memory, whole rows at a time. staged: the place of the warpgroup's
+// queries, which nothing reads any more; each warp uses that of its own 16 rows. out: of the warp's first
+// row, of which `rows` exist.
+template <typename T, int kCount>
+__device__ inline void StoreStaged(const float (&o)[kCount], const float (&factor)[2], uint8_t* staged,
+                                   typename T::Element* out, int64_t token_stride, int rows, int columns,
+                                   int thread) {
+  const int first_row = thread / 32 * 16;
+  const int lane = thread % 32;
+#pragma unroll
+  for (int block = 0; block < kCount / 4; block += 2) {
+    uint32_t pairs[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int at = 4 * block + 2 * i;
+      pairs[i] = Pack<typename T::Element>(o[at] * factor[i % 2], o[at + 1] * factor[i % 2]);
+    }
+    StoreMatrices(staged + TileOffset<T, T::kQueryBlockBytes>(first_row + lane % 16, 8 * (block + lane / 16)),
+                  pairs);
+  }
+  __syncwarp();
+  constexpr int kChunks = T::kHeadDim / 8;  // of 16 bytes, in a row
+#pragma unroll
+  for (int i = 0; i < kChunks / 2; ++i) {
+    const int row = (32 * i + lane) / kChunks;
+    const int column = (32 * i + lane) % kChunks * 8;
+    const uint4 vector =
+        *reinterpret_cast<const uint4*>(staged + TileOffset<T, T::kQueryBlockBytes>(first_row + row, column));
+    if (row < rows && column < columns) {
+      *reinterpret_cast<uint4*>(out + row * token_stride + column) = vector;
+    }
+  }
+  // The copy engine is the next to write there.
+  SharedWritesToAsyncProxy();
+}
+
 template <int kCount>
 __device__ inline void StoreFloat(const float (&o)[kCount], const float (&factor)[2], float* out,
                                   int64_t token_stride, unsigned rows, int columns, int t) {
@@ -93,12 +129,14 @@ __device__ inline bool AnyNotFinite(const float (&o)[kCount]) {
   return zero[0] + zero[1] + zero[2] + zero[3] != 0.0f;
 }
 
-// The thread's two rows of one work item of one warpgroup. row: the thread's first within the sequence.
+// The thread's two rows of one work item of one warpgroup. row: the thread's first within the sequence;
+// staged: the place of the warpgroup's queries, which nothing reads any more; thread: within the warpgroup.
 template <typename T, int kCount>
 __device__ inline void StoreItem(const Shape& shape, const Group& g, int batch, int head, int row,
-                                 const float (&o)[kCount], const RowState& state, float c, int lane) {
+                                 const float (&o)[kCount], const RowState& state, float c, uint8_t* staged,
+                                 int thread) {
   const float sink = g.sinks == nullptr ? -INFINITY : __ldg(g.sinks + batch * g.sinks_batch_stride + head);
-  const int t = lane % 4;
+  const int t = thread % 4;
   unsigned rows = 0;
   float factor[2];
 #pragma unroll
@@ -111,13 +149,19 @@ __device__ inline void StoreItem(const Shape& shape, const Group& g, int batch, 
       g.lse[batch * g.lse_batch_stride + head * g.lse_head_stride + row + 8 * r] = result.lse;
     }
   }
-  const int64_t offset = batch * g.out_batch_stride + head * g.out_head_stride + row * g.out_token_stride;
+  const int64_t head_begin = batch * g.out_batch_stride + head * g.out_head_stride;
+  const int64_t offset = head_begin + row * g.out_token_stride;
+  using Element = typename T::Element;
   if (shape.partial) {
     StoreFloat(o, factor, static_cast<float*>(g.out) + offset, g.out_token_stride, rows, shape.v_head_dim, t);
+  } else if constexpr (T::kStaged) {
+    const int first_row = row - thread % 32 / 4;
+    StoreStaged<T>(o, factor, staged,
+                   static_cast<Element*>(g.out) + head_begin + first_row * g.out_token_stride,
+                   g.out_token_stride, g.q_len - first_row, shape.v_head_dim, thread);
   } else {
-    using Element = typename T::Element;
-    StoreHalf<Element>(o, factor, static_cast<Element*>(g.out) + offset, g.out_token_stride, rows,
-                       shape.v_head_dim, t);
+    StoreHalf(o, factor, static_cast<Element*>(g.out) + offset, g.out_token_stride, rows, shape.v_head_dim,
+              t);
   }
 }
 

@@ -66,6 +66,15 @@ __device__ inline void SharedWritesToAsyncProxy() {
   ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
 }
 
+// Four 8 x 8 matrices of 16-bit elements from registers to shared memory. row: from lane l, that of row l % 8
+// of matrix l / 8.
+__device__ inline void StoreMatrices(void* row, const uint32_t (&pairs)[4]) {
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+               "r"(pairs[0]), "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
+               : "memory");
+}
+
 // --- warps and warpgroups ---
 
 // Gives registers back to the pool, or takes them: the producer needs few, the consumers many.

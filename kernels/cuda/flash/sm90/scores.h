@@ -85,15 +85,15 @@ __device__ inline void ModifyTile(float (&s)[kCount], const Group& g, float slop
   for (int i = 0; i < kCount; ++i) s[i] *= kLog2E;
 }
 
-// --- the careful pass: values of v that are not finite in a tile that some rows see in part ---
-
-// Byte offset of element (key, column) in a tile of K or V in shared memory.
-template <typename T>
-__device__ inline uint32_t TileOffset(int key, int column) {
-  const uint32_t offset = key * T::kRowBytes + column % T::kBlockColumns * 2;
+// Byte offset of element (row, column) in a tile in shared memory whose blocks of columns take so many bytes.
+template <typename T, int kBlockBytes>
+__device__ inline uint32_t TileOffset(int row, int column) {
+  const uint32_t offset = row * T::kRowBytes + column % T::kBlockColumns * 2;
   const uint32_t swizzled = offset ^ (offset >> 3 & (T::kSwizzle == Swizzle::k128 ? 0x70u : 0x30u));
-  return column / T::kBlockColumns * T::kKeyBlockBytes + swizzled;
+  return column / T::kBlockColumns * kBlockBytes + swizzled;
 }
+
+// --- the careful pass: values of v that are not finite in a tile that some rows see in part ---
 
 // Bits that are all ones in an element that is not finite.
 template <typename Element>
@@ -121,8 +121,8 @@ __device__ inline void AddNotFinite(float (&o)[kCount], const uint8_t* v, const 
                           j >= visible[1].low && j < visible[1].high};
 #pragma unroll
     for (int i = 0; i < kCount / 4; ++i) {
-      const uint32_t pair =
-          *reinterpret_cast<const uint32_t*>(v + TileOffset<T>(key, 8 * i + 2 * (lane % 4)));
+      const uint32_t pair = *reinterpret_cast<const uint32_t*>(
+          v + TileOffset<T, T::kKeyBlockBytes>(key, 8 * i + 2 * (lane % 4)));
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const uint32_t bits = pair >> (16 * e) & 0xffffu;

@@ -6,7 +6,7 @@
 // maximum has grown by more than 2^kLazyLog2: weights stay below that, exact in fp32 and far from overflow
 // in fp16, and the sum is of the same weights, so that the result is the same softmax.
 //
-// Whole tiles go without a look at their maxima: once a row has seen a whole tile, the weights of later ones
+// Whole tiles go without a look at their maxima: once a row has seen a key, the weights of later tiles
 // are summed under the offset that stands, and only a tile whose weights add up to more than kWeightsMax
 // moves it. The result is the same softmax: any offset serves that is one of the row's own scores, whose
 // weight is 1 and keeps the sum from being small, as long as no weight overflows, in fp32 or as an operand of

@@ -39,6 +39,9 @@ struct Traits {
   // and output (kHeadDim / 2) may take 192 of a thread's registers. What is left of 216 or 232 is for all
   // else.
   static constexpr bool kTwoWeights = kConsumers <= 2 && kKeys + kHeadDim / 2 <= 192 && !kModified;
+  // Whether an item's rows leave through the place of its queries in shared memory, for which those of the
+  // next need one of their own.
+  static constexpr bool kStaged = kQueryStages > 1;
   static constexpr int kBlocks = kTile.blocks;
   // Registers per thread; the register file has 65,536.
   static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 40;
