@@ -48,6 +48,9 @@ endif()
 
 if(ATTEND_FUZZ)
   target_compile_options(attend_base INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=fuzzer-no-link>)
+  # From 18 on clang names some templates otherwise than GCC, which built the distribution's Abseil.
+  target_compile_options(attend_base INTERFACE
+    $<$<AND:$<CXX_COMPILER_ID:Clang>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,18>>:-fclang-abi-compat=17>)
 endif()
 
 configure_file(${PROJECT_SOURCE_DIR}/cmake/version.h.in ${PROJECT_BINARY_DIR}/generated/attend_version.h @ONLY)
