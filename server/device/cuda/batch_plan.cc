@@ -118,9 +118,7 @@ BatchPlan PlanBatch(std::span<const BatchItem> batch) {
     const Call& call = *batch[i].call;
     const CallTensors& host = *batch[i].tensors;
     std::vector<Piece> inputs = Inputs(call, host);
-    if (batch[i].staging != nullptr) {
-      SplitStaged(static_cast<const CudaStaging&>(*batch[i].staging), plan.tensors[i], inputs, staged);
-    }
+    if (batch[i].staging != nullptr) SplitStaged(AsCuda(*batch[i].staging), plan.tensors[i], inputs, staged);
     PlacePieces(std::move(inputs), plan.tensors[i], plan.bytes, plan.in);
     PlacePieces(Outputs(call, host), plan.tensors[i], plan.bytes, plan.out);
   }

@@ -14,9 +14,6 @@ namespace {
 // Where a batch is taken to lie until it has its memory: sizes and cuts depend on alignment alone.
 std::byte* const kNowhere = reinterpret_cast<std::byte*>(kDeviceAlignment);
 
-// What the device has staged is of its own kind.
-const CudaStaging* AsCuda(const Staging* staging) { return static_cast<const CudaStaging*>(staging); }
-
 }  // namespace
 
 CudaSlot::~CudaSlot() {
@@ -103,7 +100,7 @@ absl::Status CudaSlot::AwaitStaged() {
   if (auto s = owner_->api().Record(events_[kCopied], stream_); !s.ok()) return s;
   for (const BatchItem& item : batch_) {
     if (item.staging == nullptr) continue;
-    if (auto s = AsCuda(item.staging)->EnqueueWait(stream_); !s.ok()) return s;
+    if (auto s = AsCuda(*item.staging).EnqueueWait(stream_); !s.ok()) return s;
   }
   return absl::OkStatus();
 }
@@ -178,7 +175,7 @@ void CudaSlot::CountTimes(BatchResult* result) const {
   if (!plan_.in.empty()) result->copying_in_ns = elapsed(kBegun, kCopied);
   for (const BatchItem& item : batch_) {
     if (item.staging == nullptr) continue;
-    const CudaStaging::Figures figures = AsCuda(item.staging)->figures();
+    const CudaStaging::Figures figures = AsCuda(*item.staging).figures();
     result->copy_in_bytes += figures.bytes;
     result->copying_in_ns += figures.ns;
   }

@@ -113,6 +113,9 @@ class CudaStaging final : public Staging {
   bool failed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
+// Batches of a CudaDevice bring what it has staged, which is of its own kind.
+inline const CudaStaging& AsCuda(const Staging& staging) { return static_cast<const CudaStaging&>(staging); }
+
 }  // namespace attend::server
 
 #endif  // ATTEND_SERVER_DEVICE_CUDA_STAGING_H_
