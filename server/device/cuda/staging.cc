@@ -23,17 +23,15 @@ Stager::~Stager() {
   if (stream_ == nullptr) return;
   // Whatever comes of it, the memory is of no use any more.
   api_->AwaitStream(stream_).IgnoreError();
-  for (const Dropped& dropped : dropped_) {
-    for (const Copy& copy : dropped.copies) DestroyEvents(copy);
-  }
+  for (const Dropped& dropped : dropped_) DestroyEvents(dropped.copies);
   dropped_.clear();
   api_->DestroyStream(stream_);
 }
 
 std::unique_ptr<CudaStaging> Stager::Stage(std::span<const std::byte> inputs) {
   if (static_cast<int64_t>(inputs.size()) < request_bytes_min_) return nullptr;
-  absl::MutexLock lock(&mutex_);
   Reclaim();
+  absl::MutexLock lock(&mutex_);
   if (!fault_.ok()) return nullptr;
   auto block = pool_->Allocate(static_cast<int64_t>(inputs.size()));
   if (!block.ok()) return nullptr;
@@ -41,7 +39,6 @@ std::unique_ptr<CudaStaging> Stager::Stage(std::span<const std::byte> inputs) {
 }
 
 int64_t Stager::used_bytes() {
-  absl::MutexLock lock(&mutex_);
   Reclaim();
   return pool_->used_bytes();
 }
@@ -68,41 +65,62 @@ absl::StatusOr<Stager::Copy> Stager::Enqueue(std::span<const std::byte> from, st
   absl::Status status = enqueue();
   if (status.ok()) return copy;
   Note(status);
-  DestroyEvents(copy);
+  DestroyEvents({&copy, 1});
   return status;
 }
 
 void Stager::Drop(Dropped dropped) {
-  absl::MutexLock lock(&mutex_);
-  dropped_.push_back(std::move(dropped));
+  {
+    absl::MutexLock lock(&mutex_);
+    dropped_.push_back(std::move(dropped));
+  }
   Reclaim();
 }
 
 void Stager::Reclaim() {
-  std::erase_if(dropped_, [this](const Dropped& dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (!HasPassed(dropped)) return false;
-    for (const Copy& copy : dropped.copies) DestroyEvents(copy);
-    return true;
-  });
+  std::vector<Dropped> untold;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (auto it = dropped_.begin(); it != dropped_.end();) {
+      const std::optional<bool> passed = HasPassed(*it);
+      if (passed == false) {
+        ++it;
+        continue;
+      }
+      if (passed) {
+        DestroyEvents(it->copies);
+      } else {
+        untold.push_back(std::move(*it));
+      }
+      it = dropped_.erase(it);
+    }
+  }
+  if (untold.empty()) return;
+  // All of the stream has to pass, and others may stage and copy meanwhile. Behind a sticky fault the GPU
+  // writes nothing any more.
+  const absl::Status waited = api_->AwaitStream(stream_);
+  for (const Dropped& dropped : untold) DestroyEvents(dropped.copies);
+  absl::MutexLock lock(&mutex_);
+  Note(waited);
 }
 
-bool Stager::HasPassed(const Dropped& dropped) {
-  absl::StatusOr<bool> passed = true;
-  if (!dropped.copies.empty()) passed = api_->Passed(dropped.copies.back().end);
-  if (passed.ok() && !dropped.failed) return *passed;
-  // No event tells: all of the stream has to pass. Behind a sticky fault the GPU writes nothing any more.
+std::optional<bool> Stager::HasPassed(const Dropped& dropped) {
+  if (dropped.failed) return std::nullopt;
+  if (dropped.copies.empty()) return true;
+  const absl::StatusOr<bool> passed = api_->Passed(dropped.copies.back().end);
   Note(passed.status());
-  Note(api_->AwaitStream(stream_));
-  return true;
+  return passed.ok() ? std::optional<bool>(*passed) : std::nullopt;
 }
 
 void Stager::Note(const absl::Status& status) {
   if (fault_.ok() && IsStickyFault(status)) fault_ = status;
 }
 
-void Stager::DestroyEvents(const Copy& copy) {
-  for (CudaApi::Event event : {copy.begin, copy.end}) {
-    if (event != nullptr) api_->DestroyEvent(event);
+void Stager::DestroyEvents(std::span<const Copy> copies) {
+  for (const Copy& copy : copies) {
+    for (CudaApi::Event event : {copy.begin, copy.end}) {
+      if (event != nullptr) api_->DestroyEvent(event);
+    }
   }
 }
 

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -62,11 +63,12 @@ class Stager : public std::enable_shared_from_this<Stager> {
       : api_(std::move(api)), request_bytes_min_(request_bytes_min) {}
   absl::StatusOr<Copy> Enqueue(std::span<const std::byte> from, std::byte* to);
   void Drop(Dropped dropped);
-  // Takes back what the stream has passed of it.
-  void Reclaim() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool HasPassed(const Dropped& dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes back what the stream has passed of it; waits where a copy has failed.
+  void Reclaim() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Nothing where no event tells.
+  std::optional<bool> HasPassed(const Dropped& dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Note(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void DestroyEvents(const Copy& copy);
+  void DestroyEvents(std::span<const Copy> copies);
 
   const std::shared_ptr<CudaApi> api_;
   const int64_t request_bytes_min_;

@@ -248,6 +248,43 @@ TEST_F(CudaStagingTest, WhereNoEventTellsTheStreamDoes) {
   ExpectNothingLeft();
 }
 
+TEST_F(CudaStagingTest, WhoWaitsForAFailedCopyKeepsNobodyElse) {
+  Open();
+  TestCall a(SmallCall(2, 40)), b(SmallCall(2, 40), 2);
+  std::unique_ptr<Staging> staged_b;
+  absl::Notification failed_is_gone, staged;
+  std::thread waits, goes_on;
+  {
+    absl::MutexLock hold(&api_->copy_gate());
+    auto staging = Stage(a);
+    ASSERT_NE(staging, nullptr);
+    staging->CopyIn(a.q());
+    api_->FailFrom("CopyIn", 0, 1, absl::InternalError("refused"));
+    staging->CopyIn(a.k());
+    api_->TakeCounts();
+    waits = std::thread([&] {
+      staging.reset();
+      failed_is_gone.Notify();
+    });
+    const absl::Time until = absl::Now() + kLong;
+    while (api_->TakeCounts()["AwaitStream"] == 0 && absl::Now() < until) {
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    goes_on = std::thread([&] {
+      staged_b = StageAll(b);
+      staged.Notify();
+    });
+    EXPECT_TRUE(staged.WaitForNotificationWithTimeout(kLong));
+    EXPECT_FALSE(failed_is_gone.HasBeenNotified()) << "its copy is still on its way";
+  }
+  waits.join();
+  goes_on.join();
+  Run(*slot_, {Item(b, staged_b.get())});
+  b.ExpectRight();
+  staged_b.reset();
+  ExpectNothingLeft();
+}
+
 TEST_F(CudaStagingTest, AFaultWhileACopyIsOnItsWayEndsTheDeviceAndFreesTheMemory) {
   Open();
   TestCall a(SmallCall(2, 40));

@@ -138,15 +138,17 @@ void FakeCudaApi::Push(Stream stream, std::function<void()> work) {
 }
 
 void FakeCudaApi::AwaitStreams() {
-  absl::MutexLock lock(&mutex_);
-  for (FakeStream* stream : streams_) {
-    absl::Notification passed;
-    {
+  std::vector<std::shared_ptr<absl::Notification>> passed;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (FakeStream* stream : streams_) {
+      passed.push_back(std::make_shared<absl::Notification>());
       absl::MutexLock stream_lock(&stream->mutex);
-      stream->work.push_back([&passed] { passed.Notify(); });
+      // A stream comes to the end of what it was given before it ends.
+      stream->work.push_back([told = passed.back()] { told->Notify(); });
     }
-    passed.WaitForNotification();
   }
+  for (const auto& end : passed) end->WaitForNotification();
 }
 
 absl::StatusOr<void*> FakeCudaApi::AllocateDevice(int64_t bytes) {
