@@ -59,7 +59,6 @@ absl::StatusOr<Devices> MakeNull(const ServerOptions& options) {
   return made;
 }
 
-#ifdef ATTEND_HAVE_CUDA
 // The GPUs that --devices names, of those there are.
 absl::StatusOr<std::vector<int>> ChooseGpus(const std::string& devices, int count) {
   std::vector<int> chosen;
@@ -81,12 +80,19 @@ absl::StatusOr<std::vector<int>> ChooseGpus(const std::string& devices, int coun
   return chosen;
 }
 
-// FailedPrecondition says why there are no GPUs.
-absl::StatusOr<Devices> MakeCuda(const ServerOptions& options) {
-  auto found = FindGpus();
-  if (!found.ok()) return absl::FailedPreconditionError(found.status().message());
-  auto chosen = ChooseGpus(options.devices, static_cast<int>(found->size()));
+// FailedPrecondition says why there is no GPU to work with.
+absl::StatusOr<Devices> MakeCuda(const ServerOptions& options, const Gpus& gpus) {
+  auto count = gpus.count();
+  if (!count.ok()) return count.status();
+  auto chosen = ChooseGpus(options.devices, *count);
   if (!chosen.ok()) return chosen.status();
+  // All of them before any memory is taken: one that cannot be used ends the start, or leaves it to the CPU.
+  std::vector<std::shared_ptr<CudaApi>> apis;
+  for (int ordinal : *chosen) {
+    auto api = gpus.open(ordinal);
+    if (!api.ok()) return api.status();
+    apis.push_back(*std::move(api));
+  }
 
   CudaDeviceOptions cuda;
   cuda.slots = static_cast<int>(options.device_slots);
@@ -96,16 +102,14 @@ absl::StatusOr<Devices> MakeCuda(const ServerOptions& options) {
   cuda.launch_max = absl::Microseconds(options.launch_time_max_us);
   Devices made;
   made.choice = "cuda:";
-  for (int ordinal : *chosen) {
-    auto api = OpenGpu(ordinal);
-    if (!api.ok()) return api.status();
+  for (const std::shared_ptr<CudaApi>& api : apis) {
     if (made.pool == nullptr) {
       // One pool serves every GPU: memory pinned by one is pinned for all.
-      auto region = AllocatePinnedRegion(*api, options.host_bytes_max);
+      auto region = AllocatePinnedRegion(api, options.host_bytes_max);
       if (!region.ok()) return Named("host-bytes-max", region.status());
       made.pool = CreateRegionPool(*std::move(region));
     }
-    auto device = MakeCudaDevice(*std::move(api), cuda);
+    auto device = MakeCudaDevice(api, cuda);
     if (!device.ok()) return device.status();
     const DeviceInfo& info = (*device)->info();
     absl::StrAppend(&made.choice, " ", info.name, " (", info.model, ", ", info.uuid, ", ",
@@ -115,11 +119,6 @@ absl::StatusOr<Devices> MakeCuda(const ServerOptions& options) {
   }
   return made;
 }
-#else
-absl::StatusOr<Devices> MakeCuda(const ServerOptions&) {
-  return absl::FailedPreconditionError("this build has no CUDA");
-}
-#endif
 
 absl::Status RunOnce(Device* device, DeviceSlot* slot, HostPool* pool, Kernel kernel, DataType dtype) {
   Call call;
@@ -154,10 +153,10 @@ absl::Status RunOnce(Device* device, DeviceSlot* slot, HostPool* pool, Kernel ke
 
 }  // namespace
 
-absl::StatusOr<Devices> MakeDevices(const ServerOptions& options) {
+absl::StatusOr<Devices> MakeDevices(const ServerOptions& options, const Gpus& gpus) {
   if (options.device == "null") return MakeNull(options);
   if (options.device == "cpu") return MakeCpu(options, "as asked");
-  auto cuda = MakeCuda(options);
+  auto cuda = MakeCuda(options, gpus);
   if (cuda.ok()) return cuda;
   // A GPU that is there and does not work is not passed over in silence.
   if (options.device == "auto" && cuda.status().code() == absl::StatusCode::kFailedPrecondition) {

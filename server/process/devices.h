@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/device/cuda/cuda_api.h"
 #include "server/device/device.h"
 #include "server/memory/host_pool.h"
 #include "server/process/options.h"
@@ -20,8 +21,9 @@ struct Devices {
   std::string choice;                            // which was taken and why, for the log
 };
 
-// options are resolved. The error is one line for the operator: no GPU, no driver, a build without CUDA.
-absl::StatusOr<Devices> MakeDevices(const ServerOptions& options);
+// options are resolved. Of the GPUs, only those that --devices names are opened. The error is one line for
+// the operator: no GPU, no driver, a chip too old, a build without CUDA.
+absl::StatusOr<Devices> MakeDevices(const ServerOptions& options, const Gpus& gpus = RealGpus());
 
 // Runs one tiny call of each kernel and data type on each device, so that the first caller does not pay
 // for loading code, and a device that cannot compute fails at start.

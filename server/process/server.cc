@@ -129,11 +129,11 @@ class GrpcServer final : public Server {
     }
   }
 
-  absl::Status Open() {
+  absl::Status Open(const Gpus& gpus) {
     auto credentials = LoadCredentials(options_);
     if (!credentials.ok()) return credentials.status();
     credentials_ = *std::move(credentials);
-    auto devices = MakeDevices(options_);
+    auto devices = MakeDevices(options_, gpus);
     if (!devices.ok()) return devices.status();
     devices_ = *std::move(devices);
     Log(LogLevel::kInfo, "device", {{"choice", devices_.choice}});
@@ -388,9 +388,9 @@ class GrpcServer final : public Server {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, const Gpus& gpus) {
   auto server = std::make_unique<GrpcServer>(options);
-  const absl::Status opened = server->Open();
+  const absl::Status opened = server->Open(gpus);
   if (!opened.ok()) return opened;
   return server;
 }

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/device/cuda/cuda_api.h"
 #include "server/process/options.h"
 #include "server/runtime/scheduler.h"
 
@@ -22,7 +23,8 @@ class Server {
  public:
   // Opens devices and ports; ready when it returns. options are resolved. The error is one line for the
   // operator.
-  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options,
+                                                       const Gpus& gpus = RealGpus());
   virtual ~Server() = default;
 
   // Of the first TCP address; 0 where all are unix:.

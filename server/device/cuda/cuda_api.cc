@@ -179,8 +179,9 @@ absl::StatusOr<CudaApi::Properties> ReadProperties(int ordinal) {
   cudaDeviceProp prop;
   ATTEND_RETURN_IF_CUDA_ERROR(cudaGetDeviceProperties(&prop, ordinal));
   if (prop.major * 10 + prop.minor < kOldestCapability) {
-    return absl::UnavailableError(absl::StrCat("GPU ", ordinal, " (", prop.name, ") has compute capability ",
-                                               prop.major, ".", prop.minor, "; 8.0 or newer is needed"));
+    return absl::FailedPreconditionError(absl::StrCat("GPU ", ordinal, " (", prop.name,
+                                                      ") has compute capability ", prop.major, ".",
+                                                      prop.minor, "; 8.0 or newer is needed"));
   }
   CudaApi::Properties p;
   p.ordinal = ordinal;
@@ -191,29 +192,21 @@ absl::StatusOr<CudaApi::Properties> ReadProperties(int ordinal) {
   return p;
 }
 
-}  // namespace
-
-absl::StatusOr<std::vector<CudaApi::Properties>> FindGpus() {
+absl::StatusOr<int> CountGpus() {
   int driver = 0, count = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
-    return absl::UnavailableError("no NVIDIA driver was found");
+    return absl::FailedPreconditionError("no NVIDIA driver was found");
   }
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error == cudaErrorInsufficientDriver) {
-    return absl::UnavailableError(absl::StrCat(
+    return absl::FailedPreconditionError(absl::StrCat(
         "the NVIDIA driver supports CUDA ", driver / 1000, ".", driver % 1000 / 10,
         "; this build needs CUDA ", CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10, " or newer"));
   }
   if (error != cudaSuccess || count == 0) {
-    return absl::UnavailableError(absl::StrCat("no GPU is visible: ", cudaGetErrorString(error)));
+    return absl::FailedPreconditionError(absl::StrCat("no GPU is visible: ", cudaGetErrorString(error)));
   }
-  std::vector<CudaApi::Properties> gpus;
-  for (int ordinal = 0; ordinal < count; ++ordinal) {
-    auto properties = ReadProperties(ordinal);
-    if (!properties.ok()) return properties.status();
-    gpus.push_back(*std::move(properties));
-  }
-  return gpus;
+  return count;
 }
 
 absl::StatusOr<std::shared_ptr<CudaApi>> OpenGpu(int ordinal) {
@@ -223,5 +216,9 @@ absl::StatusOr<std::shared_ptr<CudaApi>> OpenGpu(int ordinal) {
   if (absl::Status status = cuda::QueryDevice(ordinal, &kernel_properties); !status.ok()) return status;
   return std::make_shared<RuntimeApi>(*std::move(properties), kernel_properties);
 }
+
+}  // namespace
+
+Gpus RealGpus() { return {CountGpus, OpenGpu}; }
 
 }  // namespace attend::server

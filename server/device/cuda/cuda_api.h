@@ -4,10 +4,10 @@
 #define ATTEND_SERVER_DEVICE_CUDA_CUDA_API_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -80,11 +80,17 @@ class CudaApi {
                                int64_t pinned_bytes, Stream stream) = 0;
 };
 
-// GPUs that this process can use, with what it takes to name them. Unavailable, with one line that says
-// why, where there are none: no driver, a driver too old, no device visible, a chip too old.
-absl::StatusOr<std::vector<CudaApi::Properties>> FindGpus();
-// The real one.
-absl::StatusOr<std::shared_ptr<CudaApi>> OpenGpu(int ordinal);
+// The GPUs that a process sees. Errors are one line that says why; FAILED_PRECONDITION where there is nothing
+// to work with, other codes where what is there does not work.
+struct Gpus {
+  // How many, one or more. FAILED_PRECONDITION: no driver, a driver too old, no device visible, a build
+  // without CUDA.
+  std::function<absl::StatusOr<int>()> count;
+  // One of them, 0 <= ordinal < count. FAILED_PRECONDITION: a chip too old.
+  std::function<absl::StatusOr<std::shared_ptr<CudaApi>>(int ordinal)> open;
+};
+// Those of this machine.
+Gpus RealGpus();
 
 }  // namespace attend::server
 

@@ -64,7 +64,7 @@ struct FakeCudaApi::FakeStream {
   }
 };
 
-FakeCudaApi::FakeCudaApi() : properties_{0, "Fake GPU", "GPU-fake", int64_t{128} << 20, 4} {}
+FakeCudaApi::FakeCudaApi(int ordinal) : properties_{ordinal, "Fake GPU", "GPU-fake", int64_t{128} << 20, 4} {}
 FakeCudaApi::~FakeCudaApi() = default;
 
 void FakeCudaApi::FailFrom(const std::string& operation, int nth, int times, absl::Status status) {
@@ -299,6 +299,11 @@ absl::Status FakeCudaApi::Enqueue(const Launch& launch, void* workspace, int64_t
     for (const Problem& p : problems) Compute(own, p);
   });
   return absl::OkStatus();
+}
+
+server::Gpus FakeGpus(std::vector<std::shared_ptr<FakeCudaApi>> gpus) {
+  const int count = static_cast<int>(gpus.size());
+  return {[count] { return count; }, [gpus = std::move(gpus)](int ordinal) { return gpus.at(ordinal); }};
 }
 
 }  // namespace attend::test

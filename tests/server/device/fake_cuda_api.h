@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -23,7 +24,7 @@ namespace attend::test {
 
 class FakeCudaApi final : public server::CudaApi {
  public:
-  FakeCudaApi();
+  explicit FakeCudaApi(int ordinal = 0);
   ~FakeCudaApi() override;
 
   // The operation ("CopyIn", "Enqueue", "AllocateDevice", ...) fails so from its nth call on, n = 0 the
@@ -95,6 +96,9 @@ class FakeCudaApi final : public server::CudaApi {
   int urgent_launches_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t copies_in_ ABSL_GUARDED_BY(mutex_) = 0;
 };
+
+// A machine with these GPUs, which share their state with what is opened.
+server::Gpus FakeGpus(std::vector<std::shared_ptr<FakeCudaApi>> gpus);
 
 }  // namespace attend::test
 

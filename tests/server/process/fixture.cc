@@ -23,10 +23,10 @@ ServerOptions TestOptions() {
   return options;
 }
 
-std::unique_ptr<Server> StartServer(ServerOptions options) {
+std::unique_ptr<Server> StartServer(ServerOptions options, const Gpus& gpus) {
   const absl::Status resolved = ResolveOptions(&options);
   EXPECT_TRUE(resolved.ok()) << resolved;
-  auto server = Server::Start(options);
+  auto server = Server::Start(options, gpus);
   if (!server.ok()) {
     ADD_FAILURE() << server.status();
     std::abort();
