@@ -7,6 +7,7 @@
 #include "kernels/cpu/targets.h"
 // After targets.h.
 #include "hwy/highway.h"
+#include "kernels/cpu/bf16_dot.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/plan.h"
 
@@ -93,7 +94,7 @@ std::string InstructionSet() {
   const int64_t supported = hwy::SupportedTargets() & HWY_TARGETS;
   switch (supported & -supported) {
     case HWY_AVX3:
-      return "AVX-512";
+      return UsesBf16Dot() ? "AVX-512 with BF16" : "AVX-512";
     case HWY_AVX2:
       return "AVX2";
     case HWY_SSE4:

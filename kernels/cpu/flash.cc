@@ -95,8 +95,7 @@ template <int kVectors, bool kExact>
 HWY_NOINLINE HWY_ATTR void Step(const Launch& launch, const Tile& tile, int64_t key, int count,
                                 const FlashScratch& scratch, const TileState& state) {
   Floats max[kVectors], correction[kVectors];
-  const Rows keys = LoadKeys(launch, tile, key, count, scratch.k);
-  FinalScores<kVectors>(launch, tile, scratch.q_t, keys, key, count, scratch.s, scratch.added, max);
+  FinalScores<kVectors>(launch, tile, scratch.q_t, key, count, scratch.k, scratch.s, scratch.added, max);
   UpdateSoftmax<kVectors, kExact>(scratch.s, count, max, state, correction);
   const Rows values = LoadValues(launch, tile, key, count, scratch.v);
   WeightedSum<kVectors, kExact>(scratch.s, values, count, launch.v_head_dim, correction, state.o);

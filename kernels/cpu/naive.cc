@@ -109,8 +109,7 @@ HWY_ATTR void ValuesPass(const Launch& launch, const Tile& tile, const ScoreTile
   for (int64_t key = 0; key < t.keys; key += kKeysPerTile) {
     const int count = static_cast<int>(std::min<int64_t>(kKeysPerTile, t.keys - key));
     Floats max[kVectors];
-    const Rows keys = LoadKeys(launch, tile, key, count, scratch.k);
-    FinalScores<kVectors>(launch, tile, scratch.q_t, keys, key, count, scratch.s, scratch.added, max);
+    FinalScores<kVectors>(launch, tile, scratch.q_t, key, count, scratch.k, scratch.s, scratch.added, max);
     for (size_t i = 0; i < count * kLanes; i += kFloats) {
       const auto unseen = hn::Eq(hn::Load(df, scratch.s + i), hn::Set(df, kMasked));
       const Floats weight = hn::Load(df, t.scores + key * kLanes + i);

@@ -25,7 +25,7 @@ inline constexpr int kDims = static_cast<int>(hn::MaxLanes(DimTag()));
 // As PackQueries, but q[lane][dim].
 HWY_INLINE HWY_ATTR void PackNarrowQueries(const Launch& launch, const Tile& tile, float* q) {
   const Problem& p = *tile.problem;
-  const float factor = p.softcap > 0 ? p.scale : p.scale * kLog2E;
+  const float factor = ScoreFactor(p);
   for (int lane = 0; lane < tile.lanes; ++lane) {
     const int64_t at = tile.row[lane] * p.q_strides.token + tile.head[lane] * p.q_strides.head;
     LoadRow(launch.dtype, p.q, at, launch.head_dim, factor, q + lane * launch.head_dim);

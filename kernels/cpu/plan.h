@@ -34,6 +34,14 @@ struct Tile {
 // Query heads that share a KV head.
 inline int64_t Group(const Problem& p) { return p.q_heads / p.kv_heads; }
 
+// Elements from the base of k or v to a token of a head. page_stride: where paged, that of the tensor.
+inline int64_t TokenOffset(const Strides& strides, const PageTable& pages, int64_t page_stride, int64_t head,
+                           int64_t token) {
+  const int64_t at = head * strides.head;
+  if (pages.table == nullptr) return at + token * strides.token;
+  return at + pages.table[token / pages.tokens] * page_stride + token % pages.tokens * strides.token;
+}
+
 // Lanes [begin, begin + lanes_per_tile) of a KV head, clipped to those there are.
 Tile MakeTile(const Problem& problem, int64_t kv_head, int64_t begin, int lanes_per_tile);
 

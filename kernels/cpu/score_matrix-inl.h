@@ -71,9 +71,8 @@ HWY_ATTR void ScoresPass(const Launch& launch, const Tile& tile, const ScoreTile
   for (int64_t key = 0; key < t.keys; key += kKeysPerTile) {
     const int count = static_cast<int>(std::min<int64_t>(kKeysPerTile, t.keys - key));
     Floats max[kVectors];
-    const Rows keys = LoadKeys(launch, tile, key, count, scratch.k);
-    FinalScores<kVectors>(launch, tile, scratch.q_t, keys, key, count, t.scores + key * kLanes, scratch.added,
-                          max);
+    FinalScores<kVectors>(launch, tile, scratch.q_t, key, count, scratch.k, t.scores + key * kLanes,
+                          scratch.added, max);
   }
 }
 

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "kernels/cpu/bf16_scores-inl.h"
 #include "kernels/cpu/plan.h"
 #include "kernels/cpu/vector_math-inl.h"
 #include "kernels/float16.h"
@@ -51,19 +52,12 @@ struct Rows {
 HWY_INLINE HWY_ATTR Rows LoadTokens(DataType dtype, const void* base, const Strides& strides,
                                     const PageTable& pages, int64_t page_stride, int64_t head, int64_t key,
                                     int count, int dim, float* buffer) {
-  const int64_t head_offset = head * strides.head;
-  const bool paged = pages.table != nullptr;
-  if (!paged && dtype == DataType::kFp32 && strides.token == dim) {
-    return {static_cast<const float*>(base) + head_offset + key * strides.token, static_cast<size_t>(dim)};
+  if (pages.table == nullptr && dtype == DataType::kFp32 && strides.token == dim) {
+    const int64_t at = TokenOffset(strides, pages, page_stride, head, key);
+    return {static_cast<const float*>(base) + at, static_cast<size_t>(dim)};
   }
   for (int c = 0; c < count; ++c) {
-    const int64_t token = key + c;
-    int64_t at = head_offset;
-    if (paged) {
-      at += pages.table[token / pages.tokens] * page_stride + token % pages.tokens * strides.token;
-    } else {
-      at += token * strides.token;
-    }
+    const int64_t at = TokenOffset(strides, pages, page_stride, head, key + c);
     LoadRow(dtype, base, at, dim, 1.0f, buffer + static_cast<int64_t>(c) * dim);
   }
   return {buffer, static_cast<size_t>(dim)};
@@ -83,12 +77,19 @@ HWY_INLINE HWY_ATTR Rows LoadValues(const Launch& launch, const Tile& tile, int6
                     launch.v_head_dim, buffer);
 }
 
-// q_t[dim][lane] = q * scale * log2(e), `lanes` lanes to a dim. A softcap needs its scores without log2(e);
-// ModifyScores makes up for it. row is scratch of head_dim floats.
+// Scores are q·k times this: the scale, and log2(e). A softcap needs its scores without log2(e); ModifyScores
+// makes up for it.
+inline float ScoreFactor(const Problem& p) { return p.softcap > 0 ? p.scale : p.scale * kLog2E; }
+
+// q_t[dim][lane] = q * factor, `lanes` lanes to a dim; bf16 may be in pairs instead. row is scratch of
+// head_dim floats.
 HWY_INLINE HWY_ATTR void PackQueries(const Launch& launch, const Tile& tile, size_t lanes, float* q_t,
                                      float* row) {
+#if HWY_TARGET == HWY_AVX3
+  if (InPairs(launch)) return PackPairs(launch, tile, lanes, q_t);
+#endif
   const Problem& p = *tile.problem;
-  const float factor = p.softcap > 0 ? p.scale : p.scale * kLog2E;
+  const float factor = ScoreFactor(p);
   for (size_t lane = 0; lane < lanes; ++lane) {
     const int64_t at = tile.row[lane] * p.q_strides.token + tile.head[lane] * p.q_strides.head;
     LoadRow(launch.dtype, p.q, at, launch.head_dim, factor, row);
@@ -245,13 +246,27 @@ HWY_INLINE HWY_ATTR void ModifyScores(const Launch& launch, const Tile& tile, in
   }
 }
 
+// The product alone, of keys [key, key + count) with the queries of PackQueries. k: scratch of count x
+// head_dim floats.
+template <int kVectors>
+HWY_INLINE HWY_ATTR void Product(const Launch& launch, const Tile& tile, const float* q_t, int64_t key,
+                                 int count, float* k, float* s, Floats* max) {
+#if HWY_TARGET == HWY_AVX3
+  if (InPairs(launch)) {
+    return PairScores<kVectors>(q_t, LoadBf16Keys(launch, tile, key, count, k), count, launch.head_dim,
+                                ScoreFactor(*tile.problem), s, max);
+  }
+#endif
+  Scores<kVectors>(q_t, LoadKeys(launch, tile, key, count, k), count, launch.head_dim, s, max);
+}
+
 // Scores of count keys as softmax wants them, with their maximum: product and modifiers.
 template <int kVectors>
-HWY_INLINE HWY_ATTR void FinalScores(const Launch& launch, const Tile& tile, const float* q_t, Rows keys,
-                                     int64_t key, int count, float* s, float* added, Floats* max) {
+HWY_INLINE HWY_ATTR void FinalScores(const Launch& launch, const Tile& tile, const float* q_t, int64_t key,
+                                     int count, float* k, float* s, float* added, Floats* max) {
   const FloatTag df;
   for (int v = 0; v < kVectors; ++v) max[v] = hn::Set(df, kMasked);
-  Scores<kVectors>(q_t, keys, count, launch.head_dim, s, max);
+  Product<kVectors>(launch, tile, q_t, key, count, k, s, max);
   if (Unmodified(tile, key, count)) return;
   for (int v = 0; v < kVectors; ++v) max[v] = hn::Set(df, kMasked);
   ModifyScores<kVectors>(launch, tile, key, count, s, added, max);

@@ -2,8 +2,10 @@
 #ifndef ATTEND_KERNELS_CPU_TARGETS_H_
 #define ATTEND_KERNELS_CPU_TARGETS_H_
 
-// Three rungs are enough: SSE4, AVX2 and AVX-512 (AVX3), above the compiler's baseline. What the finer
-// AVX-512 targets add is not used here; scalable vectors (SVE, RISC-V) cannot lie in arrays of registers.
+// Three rungs are enough: SSE4, AVX2 and AVX-512 (AVX3), above the compiler's baseline. Of what the finer
+// AVX-512 targets add only the BF16 dot product is used, by a function inside of AVX3 (bf16_scores-inl.h):
+// older versions of Highway have no target for it, and not every processor that has it gains. Scalable
+// vectors (SVE, RISC-V) cannot lie in arrays of registers.
 // Highway expands this where all of its names are known; older versions lack two of them.
 #define HWY_DISABLED_TARGETS                                                                         \
   (HWY_SSSE3 | HWY_AVX3_DL | ATTEND_AVX3_ZEN4 | ATTEND_AVX3_SPR | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | \

@@ -45,9 +45,8 @@ HWY_NOINLINE HWY_ATTR void Denominators(const Launch& launch, const Tile& tile, 
   Floats m = hn::Set(df, kMasked), d = hn::Zero(df);
   for (int64_t key = 0; key < tile.problem->kv_len; key += kKeysPerTile) {
     const int count = static_cast<int>(std::min<int64_t>(kKeysPerTile, tile.problem->kv_len - key));
-    const Rows keys = LoadKeys(launch, tile, key, count, scratch.k);
     Floats max, sum;
-    FinalScores<1>(launch, tile, scratch.q_t, keys, key, count, scratch.s, scratch.added, &max);
+    FinalScores<1>(launch, tile, scratch.q_t, key, count, scratch.k, scratch.s, scratch.added, &max);
     max = hn::Max(m, max);
     ExpScores<1, false>(scratch.s, count, &max, &sum);
     d = hn::MulAdd(d, Exp2(hn::Sub(m, SafeMax(max))), sum);
@@ -65,9 +64,8 @@ HWY_NOINLINE HWY_ATTR void Weights(const Launch& launch, const Tile& tile, int64
   const Floats max = hn::Load(df, scratch.max);
   for (int64_t key = 0; key < p.kv_len; key += kKeysPerTile) {
     const int count = static_cast<int>(std::min<int64_t>(kKeysPerTile, p.kv_len - key));
-    const Rows keys = LoadKeys(launch, tile, key, count, scratch.k);
     Floats unused_max, unused_sum;
-    FinalScores<1>(launch, tile, scratch.q_t, keys, key, count, scratch.s, scratch.added, &unused_max);
+    FinalScores<1>(launch, tile, scratch.q_t, key, count, scratch.k, scratch.s, scratch.added, &unused_max);
     ExpScores<1, false>(scratch.s, count, &max, &unused_sum);
     for (int lane = 0; lane < tile.lanes; ++lane) {
       const float factor = EndLane(launch, tile, lane, {nullptr, scratch.max, scratch.sum}).factor;

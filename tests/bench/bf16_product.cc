@@ -1,6 +1,6 @@
-// Whether the BF16 dot product of AVX-512 (vdpbf16ps) would pay in the first matrix product: the block of
-// kernels/cpu/scores-inl.h (8 keys by 48 lanes, 64 dimensions, all in the L1 cache) with it and with fp32
-// FMAs. Prints GFLOP/s of one thread's CPU time, medians of 9 interleaved rounds.
+// Whether the BF16 dot product of AVX-512 (vdpbf16ps) pays on this processor, which kernels/cpu/bf16_dot.cc
+// decides by rule: the first matrix product (8 keys by 48 lanes, 64 dimensions, all in the L1 cache) with it
+// and with fp32 FMAs. Prints GFLOP/s of one thread's CPU time, medians of 9 interleaved rounds.
 //
 //   bf16_product
 #include <algorithm>

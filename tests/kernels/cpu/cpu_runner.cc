@@ -1,10 +1,12 @@
-// The kernel cases on the CPU. ATTEND_TEST_INSTRUCTIONS=AVX2|SSE4|BASELINE forbids better instruction sets,
-// so that each is tested on a machine that has all.
+// The kernel cases on the CPU. ATTEND_TEST_INSTRUCTIONS=AVX512_BF16|AVX512|AVX2|SSE4|BASELINE forbids better
+// instruction sets, so that each is tested on a machine that has all. AVX512_BF16 is used even where it does
+// not pay.
 #include <cstdlib>
 #include <memory>
 #include <string>
 
 #include "hwy/targets.h"
+#include "kernels/cpu/bf16_dot.h"
 #include "kernels/cpu/cpu_attention.h"
 #include "kernels/cpu/thread_pool.h"
 #include "tests/kernels/runner.h"
@@ -17,6 +19,8 @@ class CpuRunner : public Runner {
   CpuRunner() {
     const char* given = std::getenv("ATTEND_TEST_INSTRUCTIONS");
     const std::string best = given == nullptr ? "" : given;
+    if (best == "AVX512_BF16") cpu::SetBf16Dot(true);
+    if (best == "AVX512") cpu::SetBf16Dot(false);
     // A lower bit is a better target.
     if (best == "AVX2") hwy::DisableTargets(HWY_AVX2 - 1);
     if (best == "SSE4") hwy::DisableTargets(HWY_SSE4 - 1);
