@@ -52,8 +52,9 @@ struct DeviceMemory {
 
 // Tensors of one request on their way to a device before its batch is formed: a gain of time alone, since
 // they stay in host memory as well. What cannot be copied ahead is copied by the batch. Thread-safe.
-// Destroyed at any time, on any thread: the device's memory is free again once the copies have passed. The
-// host memory may be used anew at once, because what a copy then carries nobody reads.
+// Destroyed at any time, on any thread: the device's memory is free again once the copies have passed, for
+// which the destructor waits only where a copy has failed. The host memory may be used anew at once, because
+// what a copy then carries nobody reads.
 class Staging {
  public:
   virtual ~Staging() = default;

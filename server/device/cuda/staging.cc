@@ -69,7 +69,16 @@ absl::StatusOr<Stager::Copy> Stager::Enqueue(std::span<const std::byte> from, st
   return status;
 }
 
-void Stager::Drop(Dropped dropped) {
+void Stager::Drop(Dropped dropped, bool failed) {
+  if (failed) {
+    // No event tells when the copy that failed has passed: all of the stream has to, while others stage and
+    // copy. Behind a sticky fault the GPU writes nothing any more.
+    const absl::Status waited = api_->AwaitStream(stream_);
+    DestroyEvents(dropped.copies);
+    absl::MutexLock lock(&mutex_);
+    Note(waited);
+    return;
+  }
   {
     absl::MutexLock lock(&mutex_);
     dropped_.push_back(std::move(dropped));
@@ -78,38 +87,20 @@ void Stager::Drop(Dropped dropped) {
 }
 
 void Stager::Reclaim() {
-  std::vector<Dropped> untold;
-  {
-    absl::MutexLock lock(&mutex_);
-    for (auto it = dropped_.begin(); it != dropped_.end();) {
-      const std::optional<bool> passed = HasPassed(*it);
-      if (passed == false) {
-        ++it;
-        continue;
-      }
-      if (passed) {
-        DestroyEvents(it->copies);
-      } else {
-        untold.push_back(std::move(*it));
-      }
-      it = dropped_.erase(it);
-    }
-  }
-  if (untold.empty()) return;
-  // All of the stream has to pass, and others may stage and copy meanwhile. Behind a sticky fault the GPU
-  // writes nothing any more.
-  const absl::Status waited = api_->AwaitStream(stream_);
-  for (const Dropped& dropped : untold) DestroyEvents(dropped.copies);
   absl::MutexLock lock(&mutex_);
-  Note(waited);
+  std::erase_if(dropped_, [this](const Dropped& dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!HasPassed(dropped)) return false;
+    DestroyEvents(dropped.copies);
+    return true;
+  });
 }
 
-std::optional<bool> Stager::HasPassed(const Dropped& dropped) {
-  if (dropped.failed) return std::nullopt;
+bool Stager::HasPassed(const Dropped& dropped) {
   if (dropped.copies.empty()) return true;
   const absl::StatusOr<bool> passed = api_->Passed(dropped.copies.back().end);
+  if (passed.ok()) return *passed;
   Note(passed.status());
-  return passed.ok() ? std::optional<bool>(*passed) : std::nullopt;
+  return IsStickyFault(passed.status());
 }
 
 void Stager::Note(const absl::Status& status) {
@@ -126,7 +117,7 @@ void Stager::DestroyEvents(std::span<const Copy> copies) {
 
 CudaStaging::~CudaStaging() {
   absl::MutexLock lock(&mutex_);
-  stager_->Drop({std::move(block_), std::move(copies_), failed_});
+  stager_->Drop({std::move(block_), std::move(copies_)}, failed_);
 }
 
 void CudaStaging::CopyIn(std::span<const std::byte> bytes) {

@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -35,11 +34,11 @@ class Stager : public std::enable_shared_from_this<Stager> {
   ~Stager();
 
   // Room for what lies in these bytes of pinned memory, 256-byte aligned; null where there is none, or they
-  // are too few.
+  // are too few. Does not wait.
   std::unique_ptr<CudaStaging> Stage(std::span<const std::byte> inputs);
 
   int64_t capacity() const { return pool_->capacity(); }
-  int64_t used_bytes();
+  int64_t used_bytes();  // does not wait
   int64_t peak_bytes() const { return pool_->peak_bytes(); }
   // The sticky fault that it has met.
   absl::Status Health() const;
@@ -56,17 +55,18 @@ class Stager : public std::enable_shared_from_this<Stager> {
   struct Dropped {
     HostBlock block;
     std::vector<Copy> copies;
-    bool failed = false;  // a copy may be on its way without an event that tells
   };
 
   explicit Stager(std::shared_ptr<CudaApi> api, int64_t request_bytes_min)
       : api_(std::move(api)), request_bytes_min_(request_bytes_min) {}
   absl::StatusOr<Copy> Enqueue(std::span<const std::byte> from, std::byte* to);
-  void Drop(Dropped dropped);
-  // Takes back what the stream has passed of it; waits where a copy has failed.
+  // failed: a copy may be on its way without an event that tells. It is waited for here, by nobody else.
+  void Drop(Dropped dropped, bool failed) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Takes back what the stream has passed of what was dropped. Does not wait.
   void Reclaim() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Nothing where no event tells.
-  std::optional<bool> HasPassed(const Dropped& dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // True behind a sticky fault, too, where the GPU writes nothing any more. After another error the event is
+  // asked again by the next Reclaim.
+  bool HasPassed(const Dropped& dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Note(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DestroyEvents(std::span<const Copy> copies);
 
