@@ -194,18 +194,18 @@ absl::StatusOr<CudaApi::Properties> ReadProperties(int ordinal) {
 
 absl::StatusOr<int> CountGpus() {
   int driver = 0, count = 0;
-  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
-    return absl::FailedPreconditionError("no NVIDIA driver was found");
-  }
+  ATTEND_RETURN_IF_CUDA_ERROR(cudaDriverGetVersion(&driver));
+  if (driver == 0) return absl::FailedPreconditionError("no NVIDIA driver was found");
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error == cudaErrorInsufficientDriver) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the NVIDIA driver supports CUDA ", driver / 1000, ".", driver % 1000 / 10,
         "; this build needs CUDA ", CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10, " or newer"));
   }
-  if (error != cudaSuccess || count == 0) {
-    return absl::FailedPreconditionError(absl::StrCat("no GPU is visible: ", cudaGetErrorString(error)));
+  if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
+    return absl::FailedPreconditionError("no GPU is visible");
   }
+  if (absl::Status status = ToStatus(error, "cudaGetDeviceCount"); !status.ok()) return status;
   return count;
 }
 
