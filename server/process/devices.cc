@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -19,8 +20,9 @@
 namespace attend::server {
 namespace {
 
-// The error of what the option decides.
+// The error of what the option decides; as it is where it begins with an option.
 absl::Status Named(absl::string_view option, const absl::Status& status) {
+  if (absl::StartsWith(status.message(), "--")) return status;
   return absl::Status(status.code(), absl::StrCat("--", option, ": ", status.message()));
 }
 
@@ -80,19 +82,37 @@ absl::StatusOr<std::vector<int>> ChooseGpus(const std::string& devices, int coun
   return chosen;
 }
 
-// FailedPrecondition says why there is no GPU to work with.
-absl::StatusOr<Devices> MakeCuda(const ServerOptions& options, const Gpus& gpus) {
+// The GPUs that are chosen, one or more. FailedPrecondition says why there is none to work with.
+absl::StatusOr<std::vector<std::shared_ptr<CudaApi>>> OpenGpus(const ServerOptions& options,
+                                                               const Gpus& gpus) {
   auto count = gpus.count();
   if (!count.ok()) return count.status();
   auto chosen = ChooseGpus(options.devices, *count);
   if (!chosen.ok()) return chosen.status();
-  // All of them before any memory is taken: one that cannot be used ends the start, or leaves it to the CPU.
   std::vector<std::shared_ptr<CudaApi>> apis;
+  absl::Status unfit;  // the first that is
   for (int ordinal : *chosen) {
     auto api = gpus.open(ordinal);
-    if (!api.ok()) return api.status();
-    apis.push_back(*std::move(api));
+    if (api.ok()) {
+      apis.push_back(*std::move(api));
+    } else if (absl::IsFailedPrecondition(api.status())) {
+      unfit.Update(api.status());
+    } else {
+      return api.status();
+    }
   }
+  if (unfit.ok()) return apis;
+  if (apis.empty()) return unfit;
+  return absl::InvalidArgumentError(absl::StrCat(unfit.message(), "; leave it out with --devices"));
+}
+
+// FailedPrecondition as of OpenGpus.
+absl::StatusOr<Devices> MakeCuda(const ServerOptions& options, const Gpus& gpus) {
+  auto apis = OpenGpus(options, gpus);  // all of them before any memory is taken
+  if (!apis.ok()) return apis.status();
+  // One pool serves every GPU: memory pinned by one is pinned for all.
+  auto region = AllocatePinnedRegion(apis->front(), options.host_bytes_max);
+  if (!region.ok()) return Named("host-bytes-max", region.status());
 
   CudaDeviceOptions cuda;
   cuda.slots = static_cast<int>(options.device_slots);
@@ -102,13 +122,8 @@ absl::StatusOr<Devices> MakeCuda(const ServerOptions& options, const Gpus& gpus)
   cuda.launch_max = absl::Microseconds(options.launch_time_max_us);
   Devices made;
   made.choice = "cuda:";
-  for (const std::shared_ptr<CudaApi>& api : apis) {
-    if (made.pool == nullptr) {
-      // One pool serves every GPU: memory pinned by one is pinned for all.
-      auto region = AllocatePinnedRegion(api, options.host_bytes_max);
-      if (!region.ok()) return Named("host-bytes-max", region.status());
-      made.pool = CreateRegionPool(*std::move(region));
-    }
+  made.pool = CreateRegionPool(*std::move(region));
+  for (const std::shared_ptr<CudaApi>& api : *apis) {
     auto device = MakeCudaDevice(api, cuda);
     if (!device.ok()) return device.status();
     const DeviceInfo& info = (*device)->info();
@@ -162,8 +177,7 @@ absl::StatusOr<Devices> MakeDevices(const ServerOptions& options, const Gpus& gp
   if (options.device == "auto" && cuda.status().code() == absl::StatusCode::kFailedPrecondition) {
     return MakeCpu(options, std::string(cuda.status().message()));
   }
-  return absl::Status(cuda.status().code(),
-                      absl::StrCat("--device=cuda: ", std::string(cuda.status().message())));
+  return Named(absl::StrCat("device=", options.device), cuda.status());
 }
 
 absl::Status WarmUp(const std::vector<std::unique_ptr<Device>>& devices, HostPool* pool) {

@@ -21,8 +21,10 @@ struct Devices {
   std::string choice;                            // which was taken and why, for the log
 };
 
-// options are resolved. Of the GPUs, only those that --devices names are opened. The error is one line for
-// the operator: no GPU, no driver, a chip too old, a build without CUDA.
+// options are resolved. Of the GPUs, only those that --devices names are opened. --device=auto leaves it to
+// the CPU where there is no GPU, no driver, one too old or a build without CUDA, and where every GPU that is
+// named is too old. One too old beside others is an error, and so is one that does not work. The error is one
+// line for the operator.
 absl::StatusOr<Devices> MakeDevices(const ServerOptions& options, const Gpus& gpus = RealGpus());
 
 // Runs one tiny call of each kernel and data type on each device, so that the first caller does not pay

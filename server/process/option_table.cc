@@ -40,8 +40,9 @@ constexpr OptionRow kTable[] = {
      "how often these files are looked at, and taken where they have changed; 0: only at start"},
 
     {"device", "Devices", K::kText, &O::device, 0, "auto|cuda|cpu|null",
-     "what computes; auto takes a GPU where there is one, else the CPU; null answers zeros"},
-    {"devices", "Devices", K::kText, &O::devices, 0, nullptr, "which GPUs: all, or indices with commas"},
+     "what computes; auto takes GPUs, the CPU where there is none or none is new enough; null answers zeros"},
+    {"devices", "Devices", K::kText, &O::devices, 0, nullptr,
+     "which GPUs: all, or indices with commas; one that is too old among others ends the start"},
     {"cpu-threads", "Devices", K::kCount, &O::cpu_threads, 0, nullptr,
      "threads of the CPU device; 0: as many as the CPU quota allows", kThreadsMax},
     {"cpu-slots", "Devices", K::kCount, &O::cpu_slots, 1, nullptr,

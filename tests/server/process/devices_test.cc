@@ -15,7 +15,7 @@ namespace {
 
 using test::FakeCudaApi;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // Three GPUs, the second of which cannot be used.
 class DevicesTest : public testing::Test {
@@ -55,21 +55,30 @@ TEST_F(DevicesTest, OneThatIsChosenAndTooOldIsRefusedBeforeAnyMemoryIsTaken) {
   for (const char* devices : {"all", "1", "0,1"}) {
     const auto made = Make("cuda", devices);
     ASSERT_FALSE(made.ok());
-    EXPECT_EQ(made.status().message(), "--device=cuda: GPU 1 is too old");
-    EXPECT_FALSE(first_->TakeCounts().contains("AllocatePinned"));
+    EXPECT_EQ(made.status().message(), devices == std::string("1")
+                                           ? "--device=cuda: GPU 1 is too old"
+                                           : "--device=cuda: GPU 1 is too old; leave it out with --devices");
+    EXPECT_THAT(first_->TakeCounts(), IsEmpty());
   }
 }
 
-TEST_F(DevicesTest, AutoLeavesItToTheCpuWhereAChipIsTooOldButNotWhereOneDoesNotWork) {
-  const auto cpu = Make("auto", "all");
+TEST_F(DevicesTest, AutoLeavesItToTheCpuOnlyWhereEveryChosenChipIsTooOld) {
+  const auto cpu = Make("auto", "1");
   ASSERT_TRUE(cpu.ok()) << cpu.status();
   EXPECT_EQ(cpu->choice, "cpu: GPU 1 is too old");
+  EXPECT_THAT(Names(Make("auto", "all")),
+              ElementsAre("--device=auto: GPU 1 is too old; leave it out with --devices"));
+}
+
+TEST_F(DevicesTest, AutoDoesNotPassOverAGpuThatDoesNotWork) {
   unfit_ = absl::InternalError("GPU 1 is broken");
-  EXPECT_THAT(Names(Make("auto", "all")), ElementsAre("--device=cuda: GPU 1 is broken"));
+  for (const char* devices : {"all", "1"}) {
+    EXPECT_THAT(Names(Make("auto", devices)), ElementsAre("--device=auto: GPU 1 is broken"));
+  }
 }
 
 TEST_F(DevicesTest, AnIndexThatThereIsNotIsNamed) {
-  EXPECT_THAT(Names(Make("auto", "0,3")), ElementsAre(HasSubstr("\"3\" is not a GPU's index; there are 3")));
+  EXPECT_THAT(Names(Make("auto", "0,3")), ElementsAre("--devices: \"3\" is not a GPU's index; there are 3"));
 }
 
 }  // namespace
