@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/notification.h"
 #include "server/device/cpu_device.h"
+#include "server/device/cuda/cuda_api.h"
 #include "server/device/cuda/cuda_device.h"
 #include "server/device/cuda/cuda_region.h"
 #include "server/device/null_device.h"
@@ -167,6 +168,8 @@ absl::Status RunOnce(Device* device, DeviceSlot* slot, HostPool* pool, Kernel ke
 }
 
 }  // namespace
+
+absl::StatusOr<Devices> MakeDevices(const ServerOptions& options) { return MakeDevices(options, RealGpus()); }
 
 absl::StatusOr<Devices> MakeDevices(const ServerOptions& options, const Gpus& gpus) {
   if (options.device == "null") return MakeNull(options);

@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "server/device/cuda/cuda_api.h"
 #include "server/error.h"
 #include "server/process/attend_call.h"
 #include "server/process/authenticate.h"
@@ -387,6 +388,10 @@ class GrpcServer final : public Server {
 };
 
 }  // namespace
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+  return Start(options, RealGpus());
+}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, const Gpus& gpus) {
   auto server = std::make_unique<GrpcServer>(options);

@@ -9,11 +9,12 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "server/device/cuda/cuda_api.h"
 #include "server/process/options.h"
 #include "server/runtime/scheduler.h"
 
 namespace attend::server {
+
+struct Gpus;
 
 // What the scheduler of a server with these options is made with. options are resolved.
 SchedulerOptions MakeSchedulerOptions(const ServerOptions& options);
@@ -23,8 +24,9 @@ class Server {
  public:
   // Opens devices and ports; ready when it returns. options are resolved. The error is one line for the
   // operator.
-  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options,
-                                                       const Gpus& gpus = RealGpus());
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
+  // The same on other GPUs than this machine's, for tests. gpus is used only until it returns.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options, const Gpus& gpus);
   virtual ~Server() = default;
 
   // Of the first TCP address; 0 where all are unix:.

@@ -9,6 +9,9 @@
 #include <chrono>
 #include <cstdlib>
 #include <thread>
+#include <utility>
+
+#include "server/device/cuda/cuda_api.h"
 
 namespace attend::server {
 
@@ -21,6 +24,10 @@ ServerOptions TestOptions() {
   options.receive_bytes_max = int64_t{256} << 20;
   options.drain_timeout = absl::Seconds(10);
   return options;
+}
+
+std::unique_ptr<Server> StartServer(ServerOptions options) {
+  return StartServer(std::move(options), RealGpus());
 }
 
 std::unique_ptr<Server> StartServer(ServerOptions options, const Gpus& gpus) {

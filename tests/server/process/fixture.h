@@ -17,8 +17,9 @@ namespace attend::server {
 
 // Options on free ports with the null device.
 ServerOptions TestOptions();
-// Starts; ends the test where that fails.
-std::unique_ptr<Server> StartServer(ServerOptions options, const Gpus& gpus = RealGpus());
+// Starts, on this machine's GPUs or others; ends the test where that fails.
+std::unique_ptr<Server> StartServer(ServerOptions options);
+std::unique_ptr<Server> StartServer(ServerOptions options, const Gpus& gpus);
 std::string Target(const Server& server);
 std::shared_ptr<grpc::Channel> Connect(const Server& server);
 
