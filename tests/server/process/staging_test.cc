@@ -9,13 +9,14 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/synchronization/mutex.h"
 #include "tests/server/device/fake_cuda_api.h"
 #include "tests/server/process/fixture.h"
 #include "tests/server/process/raw_http2.h"
@@ -145,6 +146,21 @@ class StagingServiceTest : public testing::Test {
       if (adjust) adjust(context);
     });
   }
+  // Asks, and cancels the call when `leave` returns, which runs beside it.
+  grpc::Status AskAndCancel(const v1::AttendRequest& request, v1::AttendResponse* response,
+                            const std::function<void()>& leave) const {
+    std::thread cancels;
+    return Attend(
+        *channel_, request, response,
+        [&](grpc::ClientContext* context) {
+          context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+          cancels = std::thread([&leave, context] {
+            leave();
+            context->TryCancel();
+          });
+        },
+        [&](const grpc::ClientContext&) { cancels.join(); });  // while the context lives
+  }
   // Asks, and holds the answer against what is expected; gives the device that it came from.
   std::string ExpectRightAnswer(const LargeCall& call) const {
     v1::AttendResponse response;
@@ -217,14 +233,7 @@ TEST_F(StagingServiceTest, MemoryOfACancelledRequestIsNobodysUntilItsCopiesHaveP
   std::thread asks_b;
   {
     absl::MutexLock hold(&gpus_[0]->copy_gate());
-    std::thread cancels;
-    const grpc::Status status = Ask(a.request, nullptr, [&](grpc::ClientContext* context) {
-      cancels = std::thread([this, context] {
-        AwaitCopies(3);
-        context->TryCancel();
-      });
-    });
-    cancels.join();
+    const grpc::Status status = AskAndCancel(a.request, nullptr, [this] { AwaitCopies(3); });
     EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
     EXPECT_GE(Memory("staging_used"), 8 * kMiB);
     asks_b = std::thread([&] { ExpectRightAnswer(b); });
@@ -263,15 +272,21 @@ TEST_F(StagingServiceTest, HalfOfARequestTouchesNoGpu) {
   Start(1);
   LargeCall a(1);
   const std::string message = a.request.SerializeAsString();
+  const auto await_callers = [this](double count) {
+    EXPECT_TRUE(Eventually([&] { return MetricValue(*server_, "attend_inflight_requests") == count; }));
+  };
+  std::vector<std::unique_ptr<RawCaller>> callers;
   for (const size_t bytes : {size_t{0}, size_t{5}, size_t{1000}, size_t{50000}}) {
-    RawCaller caller(server_->grpc_port());
-    caller.SendHeaders({{"attend-request-bytes", absl::StrCat(message.size())}});
-    caller.SendMessage(message, bytes);
+    callers.push_back(std::make_unique<RawCaller>(server_->grpc_port()));
+    callers.back()->SendHeaders({{"attend-request-bytes", absl::StrCat(message.size())}});
+    callers.back()->SendMessage(message, bytes);
   }
+  await_callers(4);
+  callers.clear();
+  await_callers(0);
   v1::AttendRequest lacks = a.request;
   lacks.mutable_v_data()->resize(lacks.v_data().size() / 2);
   EXPECT_EQ(Ask(lacks, nullptr).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_TRUE(Eventually([&] { return MetricValue(*server_, "attend_inflight_requests") == 0; }));
   EXPECT_EQ(copies(), 0);
   EXPECT_EQ(Memory("staging_peak"), 0);
   ExpectRightAnswer(a);
@@ -286,34 +301,39 @@ TEST_F(StagingServiceTest, AStormOfCallersThatGoLeavesTheAnswersOfOthersRight) {
   for (int i = 0; i < kCallers; ++i) {
     calls.push_back(std::make_unique<LargeCall>(static_cast<uint64_t>(i), kKeysMin + 100 * (i - 1)));
   }
-  std::atomic<int> answers{0};
+  std::atomic<int> answers{0}, late{0}, cancelled{0};
   std::vector<std::thread> callers;
   for (int t = 0; t < kCallers; ++t) {
     callers.emplace_back([&, t] {
       for (int i = 0; i < kCalls; ++i) {
         const LargeCall& call = *calls[static_cast<size_t>((t + i) % kCallers)];
         v1::AttendResponse response;
-        std::thread cancels;
-        const grpc::Status status = Ask(call.request, &response, [&](grpc::ClientContext* context) {
-          const auto leaves = std::chrono::microseconds(500 * (kCallers * i + t) + 1);
-          if (i % 3 == 1) context->set_deadline(std::chrono::system_clock::now() + leaves);
-          if (i % 3 == 2) {
-            cancels = std::thread([context, leaves] {
-              std::this_thread::sleep_for(leaves);
-              context->TryCancel();
-            });
-          }
-        });
-        if (cancels.joinable()) cancels.join();
-        EXPECT_TRUE(status.ok() || i % 3 != 0) << status.error_message();
-        if (!status.ok()) continue;
-        call.ExpectRight(response);
-        ++answers;
+        const auto stays = std::chrono::microseconds(1500 * (kCallers * (i / 3) + t) + 1);
+        grpc::Status status;
+        if (i % 3 == 2) {
+          status = AskAndCancel(call.request, &response, [&] { std::this_thread::sleep_for(stays); });
+        } else {
+          status = Ask(call.request, &response, [&](grpc::ClientContext* context) {
+            if (i % 3 == 1) context->set_deadline(std::chrono::system_clock::now() + stays);
+          });
+        }
+        if (status.ok()) {
+          call.ExpectRight(response);
+          ++answers;
+        } else if (i % 3 == 1 && status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+          ++late;
+        } else if (i % 3 == 2 && status.error_code() == grpc::StatusCode::CANCELLED) {
+          ++cancelled;
+        } else {
+          ADD_FAILURE() << i << ": " << status.error_code() << ": " << status.error_message();
+        }
       }
     });
   }
   for (std::thread& caller : callers) caller.join();
   EXPECT_GE(answers, kCallers * kCalls / 3);
+  EXPECT_GT(late, 0);
+  EXPECT_GT(cancelled, 0);
   EXPECT_GE(std::max(Memory("staging_peak", 0), Memory("staging_peak", 1)), 8 * kMiB);
 }
 
