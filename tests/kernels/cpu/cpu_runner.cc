@@ -1,10 +1,11 @@
 // The kernel cases on the CPU. ATTEND_TEST_INSTRUCTIONS=AVX512_BF16|AVX512|AVX2|SSE4|BASELINE forbids better
-// instruction sets, so that each is tested on a machine that has all. AVX512_BF16 is used even where it does
-// not pay.
+// instruction sets, so that each is tested on a machine that has all; where one is not there, the cases are
+// skipped. AVX512_BF16 is used even where it does not pay.
 #include <cstdlib>
 #include <memory>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "hwy/targets.h"
 #include "kernels/cpu/bf16_dot.h"
 #include "kernels/cpu/cpu_attention.h"
@@ -25,7 +26,15 @@ class CpuRunner : public Runner {
     if (best == "AVX2") hwy::DisableTargets(HWY_AVX2 - 1);
     if (best == "SSE4") hwy::DisableTargets(HWY_SSE4 - 1);
     if (best == "BASELINE") hwy::DisableTargets(HWY_SSE4 | (HWY_SSE4 - 1));
+    const std::string wanted = best == "AVX512_BF16" ? "AVX-512 with BF16"
+                               : best == "AVX512"    ? "AVX-512"
+                               : best == "AVX2"      ? "AVX2"
+                               : best == "SSE4"      ? "SSE4.1"
+                                                     : "";  // whatever there is
+    const std::string used = cpu::InstructionSet();
+    if (!wanted.empty() && used != wanted) unavailable_ = absl::StrCat("no ", wanted, ", but ", used);
   }
+  std::string Unavailable() const override { return unavailable_; }
   absl::Status Run(const Launch& launch, std::span<const Region>) override {
     // An invalid launch has no workspace to speak of.
     if (absl::Status s = CheckLaunch(launch); !s.ok()) return s;
@@ -37,6 +46,7 @@ class CpuRunner : public Runner {
   }
 
  private:
+  std::string unavailable_;
   cpu::ThreadPool pool_{2};
 };
 
