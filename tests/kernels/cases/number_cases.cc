@@ -220,8 +220,10 @@ TEST_P(NumberCase, AccurateWithOutliers) {
   RunAndCheck(Spec({{.q_len = 128, .kv_len = 1000, .q_heads = 1, .kv_heads = 1, .fill = Fill::kOutliers},
                     {.q_len = 200, .kv_len = 200, .fill = Fill::kOutliers, .causal = Causal::kBottomRight},
                     {.q_len = 2, .kv_len = 3000, .fill = Fill::kOutliers}}));
-  RunAndCheck(
-      Spec({{.q_len = 128, .kv_len = 500, .q_heads = 1, .kv_heads = 1, .fill = Fill::kOutliers}}, 128));
+  for (const int32_t dim : {128, 256}) {
+    RunAndCheck(
+        Spec({{.q_len = 128, .kv_len = 500, .q_heads = 1, .kv_heads = 1, .fill = Fill::kOutliers}}, dim));
+  }
 }
 
 TEST_P(NumberCase, AccurateWithLargeScores) {
