@@ -11,8 +11,6 @@ void Finish(Tile& tile) {
   tile.keys = VisibleKeys(*tile.problem, tile.row[0], tile.row[tile.lanes - 1] + 1);
 }
 
-// Scores are written in whole blocks of keys.
-constexpr int64_t kKeyPadding = 8;
 constexpr int64_t kScoreFloatsMin = (64 << 20) / 4;
 
 // Where FLASH starts to split, and the least that a split is worth.

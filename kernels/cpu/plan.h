@@ -18,6 +18,9 @@ namespace attend::cpu {
 inline constexpr int kVectorsMax = 3;  // of lanes in a tile
 inline constexpr int kLanesMax = 16 * kVectorsMax;
 inline constexpr int kKeysPerTile = 128;
+// Scores are written in whole blocks of keys: there is room for a multiple of these.
+inline constexpr int kKeyPadding = 8;
+static_assert(kKeysPerTile % kKeyPadding == 0);
 // Bytes of each thread's caches are shared by nobody: scratch is carved in whole lines.
 inline constexpr int64_t kAlignment = 64;
 

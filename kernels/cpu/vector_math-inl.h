@@ -12,6 +12,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/attention.h"
+#include "kernels/cpu/plan.h"
 #include "kernels/float16.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -26,13 +27,14 @@ inline constexpr float kLog2E = 1.44269504088896341f;
 inline constexpr float kLn2 = 0.693147180559945309f;
 inline constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
-// Register block of the matrix products: this many sums (of a value dimension, or of half a key each) by up
-// to three vectors of lanes, with room left for the operands.
+// Register block of the matrix products: this many sums (each of a value dimension, of half a key, or of a
+// key of bf16 in pairs) by up to three vectors of lanes, with room left for the operands.
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
 inline constexpr int kBlock = 8;  // 24 of 32 registers
 #else
 inline constexpr int kBlock = 4;  // 12 of 16
 #endif
+static_assert(kKeyPadding % kBlock == 0);
 
 // 2^x, to about one unit in the last place; exactly 1 at 0; 0 below -126.5, at -inf too; NaN at NaN. x is
 // at most 127. The polynomial is the minimax one of degree 6 on [-0.5, 0.5], relative error 2e-9.
