@@ -58,6 +58,10 @@ inline const uint16_t* LoadBf16Keys(const Launch& launch, const Tile& tile, int6
 
 // s[key][lane] = factor * q·k of count keys; s has room for a multiple of kBlock keys. max[v] is raised to
 // the largest. A function of its own, never inlined, because of its instructions.
+//
+// One chain for all of head_dim, unlike Scores: its error is at most about head_dim * 2^-24 of sum |q * k|.
+// The largest measured, of a million scores of unit-normal q and k at head_dim 256, was 2.4 * 2^-24 of it
+// (0.8 summed as Scores does): nothing beside the 2^-9 of an output of bf16.
 template <int kVectors>
 __attribute__((target(HWY_TARGET_STR ",avx512bf16"))) HWY_NOINLINE void PairScores(
     const float* HWY_RESTRICT q_t, const uint16_t* keys, int count, int head_dim, float factor,
@@ -66,27 +70,29 @@ __attribute__((target(HWY_TARGET_STR ",avx512bf16"))) HWY_NOINLINE void PairScor
   constexpr size_t kLanes = kVectors * kFloats;
   for (int c = 0; c < count; c += kBlock) {
     const uint16_t* k[kBlock];  // behind the last key, the last again: its scores are not looked at
-    Floats acc[kBlock][kVectors];
+    __m512 acc[kBlock][kVectors];
     for (int i = 0; i < kBlock; ++i) {
       k[i] = keys + static_cast<size_t>(std::min(c + i, count - 1)) * head_dim;
-      for (int v = 0; v < kVectors; ++v) acc[i][v] = hn::Zero(df);
+      for (int v = 0; v < kVectors; ++v) acc[i][v] = _mm512_setzero_ps();
     }
     for (int d = 0; d < head_dim; d += 2) {
-      Floats q[kVectors];
-      for (int v = 0; v < kVectors; ++v) q[v] = hn::Load(df, q_t + d / 2 * kLanes + v * kFloats);
+      __m512bh q[kVectors];
+      for (int v = 0; v < kVectors; ++v) {
+        q[v] = (__m512bh)_mm512_load_ps(q_t + d / 2 * kLanes + v * kFloats);
+      }
       for (int i = 0; i < kBlock; ++i) {
         int32_t bits;
         std::memcpy(&bits, k[i] + d, sizeof(bits));
         const __m512bh pair = (__m512bh)_mm512_set1_epi32(bits);
-        for (int v = 0; v < kVectors; ++v) {
-          acc[i][v] = Floats{_mm512_dpbf16_ps(acc[i][v].raw, pair, (__m512bh)q[v].raw)};
-        }
+        for (int v = 0; v < kVectors; ++v) acc[i][v] = _mm512_dpbf16_ps(acc[i][v], pair, q[v]);
       }
     }
     for (int i = 0; i < kBlock; ++i) {
       for (int v = 0; v < kVectors; ++v) {
-        const Floats score = hn::Mul(acc[i][v], hn::Set(df, factor));
-        hn::Store(score, df, s + (c + i) * kLanes + v * kFloats);
+        float* const to = s + (c + i) * kLanes + v * kFloats;
+        _mm512_store_ps(to, acc[i][v]);
+        const Floats score = hn::Mul(hn::Load(df, to), hn::Set(df, factor));
+        hn::Store(score, df, to);
         max[v] = hn::Max(max[v], score);
       }
     }
@@ -96,6 +102,6 @@ __attribute__((target(HWY_TARGET_STR ",avx512bf16"))) HWY_NOINLINE void PairScor
 }  // namespace attend::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // HWY_AVX3
+#endif  // HWY_TARGET == HWY_AVX3
 
 #endif
