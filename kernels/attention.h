@@ -13,9 +13,9 @@
 //
 // where softcap(x) = c * tanh(x / c), or x when softcap is 0. A row that may see no key gives out = 0
 // and lse = -inf (or its sink). What a row may not see has no influence on it, NaN and Inf included;
-// what it may see follows IEEE 754, but that a device may take q and k of bf16, and their products, for 0
-// where they are below 2^-126. The bits of an answer depend on its problem alone, never on the other
-// problems of the launch.
+// what it may see follows IEEE 754, but that a device may take q and k of bf16, their products and sums of
+// those for 0 where they are below 2^-126 in magnitude. The bits of an answer depend on its problem alone,
+// never on the other problems of the launch.
 //
 // Flash attention: Dao et al. 2022 (arXiv:2205.14135); the online softmax: Milakov and Gimelshein 2018
 // (arXiv:1805.02867), algorithm 3.

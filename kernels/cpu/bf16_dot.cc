@@ -6,8 +6,8 @@ namespace {
 #if defined(__x86_64__)
 bool Has() { return __builtin_cpu_supports("avx512bf16") != 0; }
 
-// AMD's takes as long as an FMA and does twice its work; Intel's takes four times as long: measured in
-// kernels/README.md.
+// Zen 4's takes as long as an FMA and does twice its work; Intel's takes four times as long: measured in
+// kernels/README.md. No other of AMD's was measured.
 bool Pays() { return __builtin_cpu_is("amd") != 0; }
 #else
 bool Has() { return false; }

@@ -5,10 +5,11 @@
 
 namespace attend::cpu {
 
-// Decided once, by the processor. Only AVX-512 code asks. Thread-safe.
+// Decided by the processor, at the first call. Thread-safe once SetBf16Dot is no longer called.
 bool UsesBf16Dot();
 
-// For tests, before any kernel runs: uses it, where the processor has it, or not.
+// For tests, before any kernel runs: uses it, where the processor has it, or not; InstructionSet() says
+// which.
 void SetBf16Dot(bool use);
 
 }  // namespace attend::cpu
