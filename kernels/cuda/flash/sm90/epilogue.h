@@ -12,22 +12,30 @@ namespace attend::cuda::sm90 {
 
 inline constexpr float kLn2 = 0.693147180559945309417f;
 
-// What a row's accumulators are multiplied with, and its log-sum-exp.
-struct RowResult {
-  float factor;
-  float lse;
+// What is known of a row at its end, in exponents of 2.
+struct RowEnd {
+  float common;  // the larger of the row's offset and its sink; -inf: no key seen, and no sink
+  float total;   // all weights, the sink's included, under that
+  float factor;  // what accumulators are multiplied with
 };
 
-// From a row's maximum times c and its whole sum. sink: the row's logit, or -inf.
-__device__ inline RowResult FinishRow(float offset, float sum, float sink) {
-  // No key seen: out is 0. (Or none but NaN, which a maximum passes over, and the sum tells.)
-  if (offset == -INFINITY) return {0.0f, sum == 0.0f ? sink : sum};
-  const float sink_log2 = sink * kLog2E;
-  // The sink may be larger than every score: the common offset is the larger of both.
-  const float common = fmaxf(offset, sink_log2);
-  const float shrink = Exp2(offset - common);
-  const float total = sum * shrink + Exp2(sink_log2 - common);
-  return {__fdividef(shrink, total), (common + __log2f(total)) * kLn2};
+// From a row's maximum times c and its whole sum. sink_log2: the row's logit in exponents of 2, or -inf.
+// Without branches, so that two rows' latencies overlap.
+__device__ inline RowEnd FinishRow(float offset, float sum, float sink_log2) {
+  RowEnd row;
+  // The sink may be larger than every score.
+  row.common = fmaxf(offset, sink_log2);
+  const float shrink = Exp2(offset - row.common);
+  row.total = sum * shrink + Exp2(sink_log2 - row.common);
+  // No key seen: out is 0.
+  row.factor = offset == -INFINITY ? 0.0f : __fdividef(shrink, row.total);
+  return row;
+}
+
+// The row's log-sum-exp. Where no key but NaN was seen (a maximum passes over those) the sum tells.
+__device__ inline float LogSumExp(const RowEnd& row, float offset, float sum, float sink) {
+  if (offset == -INFINITY) return sum == 0.0f ? sink : sum;
+  return (row.common + __log2f(row.total)) * kLn2;
 }
 
 // Four packed pairs of columns of one row in each of four neighbouring threads (thread t holds columns
@@ -91,16 +99,27 @@ __device__ inline void StoreStaged(const float (&o)[kCount], const float (&facto
                   pairs);
   }
   __syncwarp();
-  constexpr int kChunks = T::kHeadDim / 8;  // of 16 bytes, in a row
+  // 16 bytes a lane, of as many rows at once as lanes suffice for.
+  constexpr int kLanes = T::kHeadDim / 8;  // of a row
+  constexpr int kRowsAtOnce = 32 / kLanes;
+  static_assert((kRowsAtOnce & (kRowsAtOnce - 1)) == 0);
+  constexpr int kSteps = 16 / kRowsAtOnce;
+  const int row = lane / kLanes;
+  const int column = lane % kLanes * 8;
+  const uint32_t from = TileOffset<T, T::kQueryBlockBytes>(first_row + row, column);
+  uint4 vectors[kSteps];
 #pragma unroll
-  for (int i = 0; i < kChunks / 2; ++i) {
-    const int row = (32 * i + lane) / kChunks;
-    const int column = (32 * i + lane) % kChunks * 8;
-    const uint4 vector =
-        *reinterpret_cast<const uint4*>(staged + TileOffset<T, T::kQueryBlockBytes>(first_row + row, column));
-    if (row < rows && column < columns) {
-      *reinterpret_cast<uint4*>(out + row * token_stride + column) = vector;
-    }
+  for (int i = 0; i < kSteps; ++i) {
+    // A step's rows are a power of two, so that the swizzle of the step's first and of the lane's row add up.
+    const uint32_t step = i * kRowsAtOnce * T::kRowBytes;
+    vectors[i] = *reinterpret_cast<const uint4*>(staged + ((from ^ Swizzled<T>(step)) + step));
+  }
+  typename T::Element* to = out + row * token_stride + column;
+  const int row_end = row < kRowsAtOnce && column < columns ? rows - row : 0;
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i) {
+    if (i * kRowsAtOnce < row_end) StoreVector(to, vectors[i]);
+    to += kRowsAtOnce * token_stride;
   }
   // The copy engine is the next to write there.
   SharedWritesToAsyncProxy();
@@ -136,32 +155,32 @@ __device__ inline void StoreItem(const Shape& shape, const Group& g, int batch, 
                                  const float (&o)[kCount], const RowState& state, float c, uint8_t* staged,
                                  int thread) {
   const float sink = g.sinks == nullptr ? -INFINITY : __ldg(g.sinks + batch * g.sinks_batch_stride + head);
+  const float offset[2] = {state.max[0] * c, state.max[1] * c};
+  const float sum[2] = {QuadSum(state.sum[0]), QuadSum(state.sum[1])};
+  const RowEnd end[2] = {FinishRow(offset[0], sum[0], sink * kLog2E),
+                         FinishRow(offset[1], sum[1], sink * kLog2E)};
+  const float factor[2] = {end[0].factor, end[1].factor};
   const int t = thread % 4;
-  unsigned rows = 0;
-  float factor[2];
+  const unsigned rows = (row < g.q_len ? 1u : 0u) | (row + 8 < g.q_len ? 2u : 0u);
+  if (g.lse != nullptr && t == 0) {
+    float* lse = g.lse + batch * g.lse_batch_stride + head * g.lse_head_stride + row;
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const RowResult result = FinishRow(state.max[r] * c, QuadSum(state.sum[r]), sink);
-    factor[r] = result.factor;
-    if (row + 8 * r >= g.q_len) continue;
-    rows |= 1u << r;
-    if (g.lse != nullptr && t == 0) {
-      g.lse[batch * g.lse_batch_stride + head * g.lse_head_stride + row + 8 * r] = result.lse;
+    for (int r = 0; r < 2; ++r) {
+      if (rows >> r & 1) lse[8 * r] = LogSumExp(end[r], offset[r], sum[r], sink);
     }
   }
   const int64_t head_begin = batch * g.out_batch_stride + head * g.out_head_stride;
-  const int64_t offset = head_begin + row * g.out_token_stride;
+  const int64_t first = head_begin + row * g.out_token_stride;
   using Element = typename T::Element;
   if (shape.partial) {
-    StoreFloat(o, factor, static_cast<float*>(g.out) + offset, g.out_token_stride, rows, shape.v_head_dim, t);
+    StoreFloat(o, factor, static_cast<float*>(g.out) + first, g.out_token_stride, rows, shape.v_head_dim, t);
   } else if constexpr (T::kStaged) {
     const int first_row = row - thread % 32 / 4;
     StoreStaged<T>(o, factor, staged,
                    static_cast<Element*>(g.out) + head_begin + first_row * g.out_token_stride,
                    g.out_token_stride, g.q_len - first_row, shape.v_head_dim, thread);
   } else {
-    StoreHalf(o, factor, static_cast<Element*>(g.out) + offset, g.out_token_stride, rows, shape.v_head_dim,
-              t);
+    StoreHalf(o, factor, static_cast<Element*>(g.out) + first, g.out_token_stride, rows, shape.v_head_dim, t);
   }
 }
 

@@ -85,12 +85,17 @@ __device__ inline void ModifyTile(float (&s)[kCount], const Group& g, float slop
   for (int i = 0; i < kCount; ++i) s[i] *= kLog2E;
 }
 
+// What the swizzle flips in an offset within a block of columns.
+template <typename T>
+__device__ constexpr uint32_t Swizzled(uint32_t offset) {
+  return offset >> 3 & (T::kSwizzle == Swizzle::k128 ? 0x70u : 0x30u);
+}
+
 // Byte offset of element (row, column) in a tile in shared memory whose blocks of columns take so many bytes.
 template <typename T, int kBlockBytes>
 __device__ inline uint32_t TileOffset(int row, int column) {
   const uint32_t offset = row * T::kRowBytes + column % T::kBlockColumns * 2;
-  const uint32_t swizzled = offset ^ (offset >> 3 & (T::kSwizzle == Swizzle::k128 ? 0x70u : 0x30u));
-  return column / T::kBlockColumns * kBlockBytes + swizzled;
+  return column / T::kBlockColumns * kBlockBytes + (offset ^ Swizzled<T>(offset));
 }
 
 // --- the careful pass: values of v that are not finite in a tile that some rows see in part ---
