@@ -96,9 +96,9 @@ class Consumer {
     for (int i = 0; i < kOutputs; ++i) o[i] = 0.0f;
     RowState state;
     const float c = T::kModified ? 1.0f : g.scale * kLog2E;  // scores to exponents of 2
-    WgmmaWait<0>();
-    PinRegisters(s);
     if (item.tile_end == item.tile_begin) {
+      WgmmaWait<0>();
+      PinRegisters(s);
       if constexpr (T::kSkips) SkipTiles(item.tiles_before);
       if constexpr (!T::kStaged) ReleaseQuery();
       Store(g, item, row, c, o, state);
@@ -158,6 +158,11 @@ class Consumer {
     const int begin = item.tile_begin;
     int n = item.tile_end - 1;
     const bool before = T::kSkips && item.tiles_before > 0;
+    // Once all rows have seen a key, their maxima serve for other tiles too, nearly always.
+    bool settled = AllSeeKeys(g, item.row_begin, n) && !careful;
+    // All of the above while the first scores are formed.
+    WgmmaWait<0>();
+    PinRegisters(s);
     Release(shared_.k_empty, key_);
     if constexpr (T::kFewKeys > 0) {
       if (item.few_keys) {
@@ -177,8 +182,6 @@ class Consumer {
     }
 
     if (n > begin) BarrierWait(&shared_.k_full[key_.stage()], key_.phase());
-    // Once all rows have seen a key, their maxima serve for other tiles too, nearly always.
-    bool settled = AllSeeKeys(g, item.row_begin, n) && !careful;
     while (n > begin) {
       if (settled && whole.Has(n - 1)) {
         WalkWhole(g, begin, slope, row, n, whole, c, s, p, o, state);
