@@ -2,9 +2,9 @@
 fp32 and fp16; NAIVE, ONLINE and FLASH against the backends of torch's scaled_dot_product_attention that take the
 dtype (MATH, EFFICIENT, FLASH, cuDNN).
 
-Every round times each contender in turn with CUDA events, behind work that keeps the GPU busy while the host runs
-ahead; inputs rotate; medians over the rounds. Prints milliseconds and the ratios to the peers that count (naive to
-MATH, fp32 flash to EFFICIENT, fp16 flash to the best), the errors of one head against float64, and writes JSON.
+Calls are timed beside each other (timing.py); inputs rotate. Prints milliseconds and the ratios to the peers that count
+(naive to MATH, fp32 flash to EFFICIENT, fp16 flash to the best), the errors of one head against float64, and writes
+JSON.
 
 Usage: lecture_grid.py [--lengths 256,...] [--dtype fp32,fp16] [--rounds 5] [--library so] [--json out.json]"""
 import argparse
@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import attend_kernels
+from timing import medians
 
 BATCH, HEADS, DIM, SETS = 4, 8, 64, 3
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
@@ -36,29 +37,6 @@ def contenders(library, tensors, dtype, workspace):
     calls = {kernel: ours(kernel) for kernel in ("naive", "online", "flash")}
     backends = dict(BACKENDS, **(BACKENDS_16 if dtype == "fp16" else {}))
     return calls | {name: peer(backend, tensors) for name, backend in backends.items()}
-
-
-def medians(calls, rounds, repeats):
-    """Milliseconds a call of each contender."""
-    times = {name: [] for name in calls}
-    for call in calls.values():
-        call(0)
-    torch.cuda.synchronize()
-    for r in range(rounds):
-        pending = []
-        torch.cuda._sleep(4_000_000)
-        for name, call in calls.items():
-            call(r)
-            for i in range(repeats):
-                begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-                begin.record()
-                call(r + i)
-                end.record()
-                pending.append((name, begin, end))
-        torch.cuda.synchronize()
-        for name, begin, end in pending:
-            times[name].append(begin.elapsed_time(end))
-    return {name: sorted(t)[len(t) // 2] for name, t in times.items()}
 
 
 def errors(calls, tensors):

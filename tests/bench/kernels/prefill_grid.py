@@ -2,11 +2,10 @@
 scaled_dot_product_attention, FlashAttention-2 likewise, and FlashAttention-3 where the package fa3-fwd is installed.
 
 Cells: 16k tokens a call, heads * head_dim = 2048, 4*B*H*L*L*d FLOPs (halved if causal); short sequences by graph
-replay; a window of 1024 keys at L = 16k; the ceiling, a matrix product of 8192 x 8192 x 8192. Every round times each contender in turn with CUDA events, behind work that
-keeps the GPU busy while the host runs ahead; inputs rotate; medians over the rounds. Prints the ratio ours / best peer
-per cell and the geometric mean, and writes JSON.
+replay; a window of 1024 keys at L = 16k; the ceiling, a matrix product of 8192 x 8192 x 8192. Calls are timed beside
+each other (timing.py); inputs rotate. Prints the ratio ours / best peer per cell and the geometric mean, and writes JSON.
 
-Usage: prefill_grid.py [--part grid,short,window,ceiling] [--dtype bf16,fp16] [--head-dim 64,128,256] [--rounds 7]
+Usage: prefill_grid.py [--part grid,short,window,ceiling] [--dtype bf16,fp16] [--head-dim 64,128,256] [--rounds 8]
                        [--library libattend_kernels_bench.so] [--json out.json]"""
 import argparse
 import datetime
@@ -18,6 +17,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import attend_kernels
+from timing import medians
 
 try:
     import fa3_fwd_interface as fa3
@@ -51,30 +51,6 @@ def contenders(names, library, tensors, causal):
                     return F.scaled_dot_product_attention(*tensors[i % SETS], is_causal=causal)
             calls[name] = run
     return calls
-
-
-def medians(calls, rounds, repeats):
-    """Milliseconds a call of each contender."""
-    times = {name: [] for name in calls}
-    for call in calls.values():
-        for i in range(SETS):
-            call(i)
-    torch.cuda.synchronize()
-    for r in range(rounds):
-        pending = []
-        torch.cuda._sleep(2_000_000)
-        for name, call in calls.items():
-            call(r)
-            for i in range(repeats):
-                begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-                begin.record()
-                call(r + i)
-                end.record()
-                pending.append((name, begin, end))
-        torch.cuda.synchronize()
-        for name, begin, end in pending:
-            times[name].append(begin.elapsed_time(end))
-    return {name: sorted(t)[len(t) // 2] for name, t in times.items()}
 
 
 def replayed(calls, rounds, per_graph=20):
@@ -165,7 +141,7 @@ def main():
     parser.add_argument("--dtype", type=words, default=["bf16", "fp16"])
     parser.add_argument("--head-dim", type=numbers, default=[64, 128, 256])
     parser.add_argument("--lengths", type=numbers, default=[512, 1024, 2048, 4096, 8192, 16384])
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--library")
     parser.add_argument("--json")
     args = parser.parse_args()
