@@ -6,7 +6,7 @@ Calls are timed beside each other (timing.py); inputs rotate. Prints millisecond
 (naive to MATH, fp32 flash to EFFICIENT, fp16 flash to the best), the errors of one head against float64, and writes
 JSON.
 
-Usage: lecture_grid.py [--lengths 256,...] [--dtype fp32,fp16] [--rounds 5] [--library so] [--json out.json]"""
+Usage: lecture_grid.py [--lengths 256,...] [--dtype fp32,fp16] [--rounds 8] [--library so] [--json out.json]"""
 import argparse
 import json
 
@@ -50,7 +50,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", type=lambda s: [int(x) for x in s.split(",")], default=[256, 512, 1024, 2048, 4096, 8192, 16384])
     parser.add_argument("--dtype", type=lambda s: s.split(","), default=["fp32", "fp16"])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--library")
     parser.add_argument("--json")
     args = parser.parse_args()

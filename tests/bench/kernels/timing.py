@@ -1,4 +1,6 @@
 """Times of calls beside each other, by CUDA events."""
+import statistics
+
 import torch
 
 
@@ -6,7 +8,9 @@ def medians(calls, rounds, repeats, warmups=3):
     """Milliseconds a call of each contender (name -> function of a number that rotates its inputs), medians.
 
     Every round times all of them in turn, behind work that keeps the GPU busy while the host runs ahead, and begins with
-    another: that work lets the GPU cool, so that whoever comes next has the faster clock (by 5 % where calls take long)."""
+    another: that work lets the GPU cool, so that whoever comes next has the faster clock (by 5 % where calls take long).
+    As many rounds more are run as it takes for all to be first equally often."""
+    rounds = -(-rounds // len(calls)) * len(calls)
     times = {name: [] for name in calls}
     for call in calls.values():
         for i in range(warmups):
@@ -29,4 +33,4 @@ def medians(calls, rounds, repeats, warmups=3):
         torch.cuda.synchronize()
         for name, begin, end in pending:
             times[name].append(begin.elapsed_time(end))
-    return {name: sorted(t)[len(t) // 2] for name, t in times.items()}
+    return {name: statistics.median(t) for name, t in times.items()}

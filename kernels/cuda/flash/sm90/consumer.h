@@ -158,7 +158,8 @@ class Consumer {
     const int begin = item.tile_begin;
     int n = item.tile_end - 1;
     const bool before = T::kSkips && item.tiles_before > 0;
-    // Once all rows have seen a key, their maxima serve for other tiles too, nearly always.
+    // Whether all rows have seen a key behind the first tile: then their maxima serve for other tiles too,
+    // nearly always.
     bool settled = AllSeeKeys(g, item.row_begin, n) && !careful;
     // All of the above while the first scores are formed.
     WgmmaWait<0>();

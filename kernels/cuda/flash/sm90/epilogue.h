@@ -15,7 +15,7 @@ inline constexpr float kLn2 = 0.693147180559945309417f;
 // What is known of a row at its end, in exponents of 2.
 struct RowEnd {
   float common;  // the larger of the row's offset and its sink; -inf: no key seen, and no sink
-  float total;   // all weights, the sink's included, under that
+  float total;   // all weights, the sink's included, under that; NaN where that is -inf
   float factor;  // what accumulators are multiplied with
 };
 
@@ -104,18 +104,19 @@ __device__ inline void StoreStaged(const float (&o)[kCount], const float (&facto
   constexpr int kRowsAtOnce = 32 / kLanes;
   static_assert((kRowsAtOnce & (kRowsAtOnce - 1)) == 0);
   constexpr int kSteps = 16 / kRowsAtOnce;
-  const int row = lane / kLanes;
+  // At head_dim 96 eight lanes have no row of their own, and read another's for nothing.
+  const int row = min(lane / kLanes, kRowsAtOnce - 1);
   const int column = lane % kLanes * 8;
   const uint32_t from = TileOffset<T, T::kQueryBlockBytes>(first_row + row, column);
   uint4 vectors[kSteps];
 #pragma unroll
   for (int i = 0; i < kSteps; ++i) {
-    // A step's rows are a power of two, so that the swizzle of the step's first and of the lane's row add up.
+    // The rows of a step and of a lane share no bits, so that their swizzles combine by xor.
     const uint32_t step = i * kRowsAtOnce * T::kRowBytes;
     vectors[i] = *reinterpret_cast<const uint4*>(staged + ((from ^ Swizzled<T>(step)) + step));
   }
   typename T::Element* to = out + row * token_stride + column;
-  const int row_end = row < kRowsAtOnce && column < columns ? rows - row : 0;
+  const int row_end = lane < kRowsAtOnce * kLanes && column < columns ? rows - row : 0;
 #pragma unroll
   for (int i = 0; i < kSteps; ++i) {
     if (i * kRowsAtOnce < row_end) StoreVector(to, vectors[i]);

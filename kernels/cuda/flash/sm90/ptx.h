@@ -75,8 +75,8 @@ __device__ inline void StoreMatrices(void* row, const uint32_t (&pairs)[4]) {
                : "memory");
 }
 
-// 16 bytes to global memory in one store. Left to the compiler, a vector loaded well before it is stored goes
-// out in four of 4 bytes.
+// 16 bytes to global memory, 16-byte aligned, in one store. Left to the compiler, a vector loaded well before
+// it is stored goes out in four of 4 bytes.
 __device__ inline void StoreVector(void* to, const uint4& vector) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(vector.x),
                "r"(vector.y), "r"(vector.z), "r"(vector.w)
