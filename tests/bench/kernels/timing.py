@@ -19,7 +19,7 @@ def medians(calls, rounds, repeats, warmups=3):
     names = list(calls)
     for r in range(rounds):
         pending = []
-        torch.cuda._sleep(4_000_000)
+        torch.cuda._sleep(1_000_000 * len(calls) * (repeats + 1))  # half a millisecond of host time a call
         for place in range(len(names)):
             name = names[(r + place) % len(names)]
             call = calls[name]
