@@ -50,6 +50,8 @@ def query(port, expr):
         with urllib.request.urlopen(url, timeout=10) as reply:
             return json.load(reply)["data"]["result"]
     except urllib.error.HTTPError as error:
+        if error.code == 503:  # it is still starting
+            return []
         raise SystemExit(f"Prometheus refuses: {expr}: {error.read().decode()}")
     except (urllib.error.URLError, ConnectionError):
         return []
