@@ -99,7 +99,7 @@ struct Problem {
   int64_t window_left = kUnbounded;   // keys before the diagonal that a query sees, or kUnbounded
   int64_t window_right = kUnbounded;  // keys after it
 
-  const void* bias = nullptr;  // fp32 or the launch's dtype; null: none. -inf counts as masked
+  const void* bias = nullptr;  // fp32 or the launch's dtype; null: none. -inf masks; finite: to 2^127
   bool bias_is_fp32 = false;
   ScoreStrides bias_strides;
   const uint8_t* mask = nullptr;  // 1 may attend, 0 may not; null: none

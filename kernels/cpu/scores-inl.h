@@ -13,6 +13,7 @@
 #endif
 
 #include <algorithm>
+#include <cmath>
 #include <type_traits>
 
 #include "kernels/cpu/bf16_scores-inl.h"
@@ -169,6 +170,13 @@ inline bool Unmodified(const Tile& tile, int64_t key, int count) {
   return std::max(first.begin, last.begin) <= key && std::min(first.end, last.end) >= key + count;
 }
 
+// A finite bias stays finite as an exponent of 2, and beside any score of usual size: the lowest float masks
+// nothing.
+inline float BoundedBias(float x) {
+  constexpr float kMax = 0x1p127f;
+  return std::isfinite(x) ? std::clamp(x, -kMax, kMax) : x;
+}
+
 // added[key][lane] = bias * log2(e), or -inf where bias or mask forbid it.
 inline void GatherBias(const Launch& launch, const Tile& tile, int64_t key, int count, size_t lanes,
                        float* added) {
@@ -189,7 +197,7 @@ inline void GatherBias(const Launch& launch, const Tile& tile, int64_t key, int 
           x = type == DataType::kFp16 ? FromFp16Bits(bits) : FromBf16Bits(bits);
         }
       }
-      to[c * lanes] = x * kLog2E;
+      to[c * lanes] = BoundedBias(x) * kLog2E;
     }
     if (p.mask == nullptr) continue;
     const ScoreStrides& m = p.mask_strides;
