@@ -93,10 +93,14 @@ class Validator {
   }
 
   void ReadOptions() {
-    if (f_.scale && !std::isfinite(*f_.scale)) violations_.Add("scale", "is ", *f_.scale, "; must be finite");
+    // Devices compute with exponents of 2: more would not stay finite there.
+    constexpr float kMax = 0x1p127f;
+    if (f_.scale && !(std::abs(*f_.scale) <= kMax)) {
+      violations_.Add("scale", "is ", *f_.scale, "; must be finite and at most ", kMax, " in magnitude");
+    }
     call_.scale = f_.scale;
-    if (f_.softcap && !(std::isfinite(*f_.softcap) && *f_.softcap > 0)) {
-      violations_.Add("softcap", "is ", *f_.softcap, "; must be finite and above 0 (unset: no cap)");
+    if (f_.softcap && !(*f_.softcap > 0 && *f_.softcap <= kMax)) {
+      violations_.Add("softcap", "is ", *f_.softcap, "; must be above 0 (unset: no cap) and at most ", kMax);
     }
     call_.softcap = f_.softcap.value_or(0.0f);
     call_.window_left = ReadWindow("window_left", f_.window_left);
