@@ -40,6 +40,9 @@ enum class Causal : uint8_t { kNone, kBottomRight, kTopLeft };
 inline constexpr int64_t kUnbounded = -1;
 inline constexpr int32_t kHeadDimMultiple = 8;
 inline constexpr int32_t kHeadDimMax = 256;
+// A finite bias beyond this magnitude counts as this: kernels that count scores in units of log2 keep it
+// finite, so that the lowest float, with which many models mask, does not turn into the -inf that masks.
+inline constexpr float kBiasMax = 0x1p127f;
 
 // Bytes of one element.
 constexpr int64_t SizeOf(DataType dtype) { return dtype == DataType::kFp32 ? 4 : 2; }
@@ -99,7 +102,7 @@ struct Problem {
   int64_t window_left = kUnbounded;   // keys before the diagonal that a query sees, or kUnbounded
   int64_t window_right = kUnbounded;  // keys after it
 
-  const void* bias = nullptr;  // fp32 or the launch's dtype; null: none. -inf masks; finite: to 2^127
+  const void* bias = nullptr;  // fp32 or the launch's dtype; null: none. -inf masks; finite: see kBiasMax
   bool bias_is_fp32 = false;
   ScoreStrides bias_strides;
   const uint8_t* mask = nullptr;  // 1 may attend, 0 may not; null: none

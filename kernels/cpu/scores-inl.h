@@ -170,12 +170,7 @@ inline bool Unmodified(const Tile& tile, int64_t key, int count) {
   return std::max(first.begin, last.begin) <= key && std::min(first.end, last.end) >= key + count;
 }
 
-// A finite bias stays finite as an exponent of 2, and beside any score of usual size: the lowest float masks
-// nothing.
-inline float BoundedBias(float x) {
-  constexpr float kMax = 0x1p127f;
-  return std::isfinite(x) ? std::clamp(x, -kMax, kMax) : x;
-}
+inline float BoundedBias(float x) { return std::isfinite(x) ? std::clamp(x, -kBiasMax, kBiasMax) : x; }
 
 // added[key][lane] = bias * log2(e), or -inf where bias or mask forbid it.
 inline void GatherBias(const Launch& launch, const Tile& tile, int64_t key, int count, size_t lanes,

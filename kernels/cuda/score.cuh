@@ -33,6 +33,11 @@ __device__ inline __nv_bfloat16 FromFloat<__nv_bfloat16>(float x) {
 
 __device__ inline float NegativeInfinity() { return __int_as_float(0xff800000); }
 
+// See kBiasMax. Infinities and NaN stay what they are.
+__device__ inline float BoundedBias(float x) {
+  return isfinite(x) ? fminf(fmaxf(x, -kBiasMax), kBiasMax) : x;
+}
+
 // tokens is a power of two.
 __device__ inline int PageShift(const Problem& p) { return 31 - __clz(p.pages.tokens); }
 
@@ -116,8 +121,8 @@ struct RowScore {
   }
 
   __device__ float Bias(int64_t key) const {
-    if (bias_is_fp32) return reinterpret_cast<const float*>(bias)[key * bias_key];
-    return ToFloat(reinterpret_cast<const T*>(bias)[key * bias_key]);
+    return BoundedBias(bias_is_fp32 ? reinterpret_cast<const float*>(bias)[key * bias_key]
+                                    : ToFloat(reinterpret_cast<const T*>(bias)[key * bias_key]));
   }
 
   // Whether the row may see the key; what it may not see must not be read into a sum, not even times 0.

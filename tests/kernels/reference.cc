@@ -48,6 +48,7 @@ std::vector<double> Scores(const Launch& launch, const Problem& p, int64_t head,
       const DataType type = p.bias_is_fp32 ? DataType::kFp32 : launch.dtype;
       bias = Load(p.bias, type, head * b.head + row * b.row + j * b.key);
       if (bias == -kInfinity) continue;  // counts as masked
+      if (std::isfinite(bias)) bias = std::clamp(bias, -double{kBiasMax}, double{kBiasMax});
     }
     double dot = 0;
     for (int64_t d = 0; d < launch.head_dim; ++d) dot += q[d] * kv.k[j * launch.head_dim + d];

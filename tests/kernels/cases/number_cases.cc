@@ -1,6 +1,7 @@
 // Numbers at their edges: NaN, infinities, huge and tiny scores, sinks, accuracy (cases K6, K9 to K11, K22,
 // K23).
 #include <cmath>
+#include <limits>
 
 #include "tests/kernels/cases/kernel_case.h"
 
@@ -200,6 +201,36 @@ TEST_P(NumberCase, BiasMaskAlibiAndSinks) {
       }
     }
   }
+}
+
+// Masks of many models are finite: the lowest float.
+TEST_P(NumberCase, TheLowestFiniteBiasIsNotMasked) {
+  // Scores are equal but for the bias: the lowest float for all keys of row 0, for even ones of row 1, for
+  // none of row 2.
+  HostLaunch host(Spec({{.q_len = 3,
+                         .kv_len = 90,
+                         .fill = Fill::kConstant,
+                         .constant = 0.5f,
+                         .bias = ScoreAxes{},
+                         .bias_is_fp32 = true,
+                         .weights = AllWeights()}}));
+  const Problem& p = host.problems()[0];
+  float* bias = HostLaunch::Mutable(static_cast<const float*>(p.bias));
+  for (int64_t key = 0; key < 90; ++key) {
+    for (int64_t h = 0; h < p.kv_heads; ++h) host.FillV(0, h, key, static_cast<float>(key));
+    for (int64_t h = 0; h < p.q_heads; ++h) {
+      for (int64_t i = 0; i < 3; ++i) {
+        const bool lowest = i == 0 || (i == 1 && key % 2 == 0);
+        bias[h * p.bias_strides.head + i * p.bias_strides.row + key] =
+            lowest ? std::numeric_limits<float>::lowest() : 0.0f;
+      }
+    }
+  }
+  RunAndCheck(host);
+  EXPECT_NEAR(host.Out(0, 0, 0, 0), 44.5f, 0.25f);
+  EXPECT_NEAR(host.Out(0, 0, 1, 0), 45.0f, 0.25f);
+  EXPECT_NEAR(host.Out(0, 0, 2, 0), 44.5f, 0.25f);
+  EXPECT_EQ(host.Lse(0, 0, 0), -kBiasMax);
 }
 
 TEST_P(NumberCase, Alibi) {

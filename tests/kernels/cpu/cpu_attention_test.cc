@@ -44,40 +44,6 @@ TEST(CpuAttentionTest, BitsDoNotDependOnTheNumberOfThreads) {
   }
 }
 
-// Masks of many models are finite: the lowest float.
-TEST(CpuAttentionTest, TheLowestFiniteBiasIsNotMasked) {
-  for (const Kernel kernel : kKernels) {
-    for (const DataType dtype : {DataType::kFp32, DataType::kBf16}) {
-      // Scores are equal but for the bias: the lowest float for all keys of row 0, for even ones of row 1,
-      // for none of row 2.
-      LaunchSpec spec{.kernel = kernel, .dtype = dtype};
-      spec.problems = {{.q_len = 3,
-                        .kv_len = 90,
-                        .fill = Fill::kConstant,
-                        .constant = 0.5f,
-                        .bias = ScoreAxes{},
-                        .bias_is_fp32 = true}};
-      HostLaunch host(spec);
-      const Problem& p = host.problems()[0];
-      float* bias = HostLaunch::Mutable(static_cast<const float*>(p.bias));
-      for (int64_t key = 0; key < 90; ++key) {
-        for (int64_t h = 0; h < p.kv_heads; ++h) host.FillV(0, h, key, static_cast<float>(key));
-        for (int64_t h = 0; h < p.q_heads; ++h) {
-          for (int64_t i = 0; i < 3; ++i) {
-            const bool lowest = i == 0 || (i == 1 && key % 2 == 0);
-            bias[h * p.bias_strides.head + i * p.bias_strides.row + key] =
-                lowest ? std::numeric_limits<float>::lowest() : 0.0f;
-          }
-        }
-      }
-      RunOn(host.launch(), 2);
-      EXPECT_NEAR(host.Out(0, 0, 0, 0), 44.5f, 0.25f);
-      EXPECT_NEAR(host.Out(0, 0, 1, 0), 45.0f, 0.25f);
-      EXPECT_NEAR(host.Out(0, 0, 2, 0), 44.5f, 0.25f);
-    }
-  }
-}
-
 // Null tensors do: WorkspaceBytes does not read them.
 Launch Shape(Kernel kernel, Problem& p, int64_t len) {
   p.q_len = p.q_len_padded = p.kv_len = p.kv_len_padded = len;

@@ -103,22 +103,33 @@ __device__ inline void FindWork(const FlashArgs& args, Shared<Tile>& shared) {
   __syncthreads();
 }
 
-// out += p·v for this warp's rows and keys; p holds the score fragments after softmax.
+// The weights of this warp's rows and keys as the A operand of the second product: in 16 bits.
+template <typename Tile>
+using WeightFragments = uint32_t[Tile::kRowTiles][Tile::kWarpKeys / 16][4];
+
+// Halves the registers that the weights take, which they hold while V is waited for.
 template <typename T, typename Tile>
-__device__ inline void AccumulateValues(OutFragments<Tile>& out, const ScoreFragments<Tile>& p,
+__device__ inline void PackWeights(WeightFragments<Tile>& p, const ScoreFragments<Tile>& s) {
+#pragma unroll
+  for (int rt = 0; rt < Tile::kRowTiles; ++rt) {
+#pragma unroll
+    for (int kk = 0; kk < Tile::kWarpKeys / 16; ++kk) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* pair = &s[rt][2 * kk + i / 2][i % 2 * 2];
+        p[rt][kk][i] = Element<T>::Pack(pair[0], pair[1]);
+      }
+    }
+  }
+}
+
+// out += p·v for this warp's rows and keys.
+template <typename T, typename Tile>
+__device__ inline void AccumulateValues(OutFragments<Tile>& out, const WeightFragments<Tile>& p,
                                         const unsigned char* slot, const Lane<Tile>& at) {
   const uint32_t v = SharedAddress(slot);
 #pragma unroll
   for (int kk = 0; kk < Tile::kWarpKeys / 16; ++kk) {
-    uint32_t a[Tile::kRowTiles][4];
-#pragma unroll
-    for (int rt = 0; rt < Tile::kRowTiles; ++rt) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float* pair = &p[rt][2 * kk + i / 2][i % 2 * 2];
-        a[rt][i] = Element<T>::Pack(pair[0], pair[1]);
-      }
-    }
     const int key = at.key_warp * Tile::kWarpKeys + kk * 16 + at.lane % 16;
 #pragma unroll
     for (int n = 0; n < Tile::kHeadDim / 16; ++n) {
@@ -126,8 +137,8 @@ __device__ inline void AccumulateValues(OutFragments<Tile>& out, const ScoreFrag
       LoadMatrixTransposed(b, v + ChunkOffset<Tile::kHeadDim>(key, n * 2 + at.lane / 16));
 #pragma unroll
       for (int rt = 0; rt < Tile::kRowTiles; ++rt) {
-        Element<T>::Mma(out[rt][2 * n], a[rt], b[0], b[1]);
-        Element<T>::Mma(out[rt][2 * n + 1], a[rt], b[2], b[3]);
+        Element<T>::Mma(out[rt][2 * n], p[rt][kk], b[0], b[1]);
+        Element<T>::Mma(out[rt][2 * n + 1], p[rt][kk], b[2], b[3]);
       }
     }
   }
@@ -236,13 +247,15 @@ __device__ inline void RunPass(OutFragments<Tile>& out, Softmax<Tile>& state, Sh
     } else {
       state.Update(s, out, p.unit * kLog2E);
     }
+    WeightFragments<Tile> weights;
+    PackWeights<T, Tile>(weights, s);
 
     WaitForTile(shared, 2 * tile + 1, slot);
     if (pass != Pass::kPlain) {
       RewriteValues<T, Tile>(Slot(shared, slot), pass);
       __syncthreads();
     }
-    AccumulateValues<T, Tile>(out, s, Slot(shared, slot), at);
+    AccumulateValues<T, Tile>(out, weights, Slot(shared, slot), at);
     slot = NextSlot<Tile>(slot);
   }
 }
