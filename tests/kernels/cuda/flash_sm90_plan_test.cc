@@ -74,8 +74,8 @@ TEST(FlashSm90PlanTest, ScoresThatArePassedThroughSomethingHaveAKernelOfTheirOwn
   problems[3].scale = 0.0f;
   const std::vector<KernelLaunch> plan = PlanLaunches(LaunchOf(problems));
   ASSERT_EQ(plan.size(), 2u);
-  EXPECT_FALSE(plan[0].modified);
-  EXPECT_TRUE(plan[1].modified);
+  EXPECT_EQ(plan[0].kind, TileKind::kWide);
+  EXPECT_EQ(plan[1].kind, TileKind::kModified);
   EXPECT_EQ(plan[1].batches.size(), 3u);
 }
 

@@ -143,9 +143,9 @@ __device__ inline void Modify(ScoreFragments<Tile>& s, const Shared<Tile>& share
             if (slope != 0) x -= slope * static_cast<float>(abs(origin - key));
             if (p.bias != nullptr) {
               const int64_t i = bias_row + key * p.bias_key_stride;
-              const float bias = BoundedBias(p.bias_is_fp32
-                                                 ? static_cast<const float*>(p.bias)[i]
-                                                 : Element<T>::ToFloat(static_cast<const T*>(p.bias)[i]));
+              const float bias =
+                  BoundedBias(p.bias_is_fp32 ? static_cast<const float*>(p.bias)[i]
+                                             : Element<T>::ToFloat(static_cast<const T*>(p.bias)[i]));
               x = bias == MinusInfinity() ? bias : x + bias;
             }
             if (p.mask != nullptr && mask[key * p.mask_key_stride] == 0) x = MinusInfinity();

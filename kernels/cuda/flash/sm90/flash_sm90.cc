@@ -131,7 +131,7 @@ absl::Status MakeGroup(Group* g, const ProblemBatch& batch, const Launch& launch
   return EncodeMap(&g->v, launch.dtype, p.v, v, head_dim, tile.keys);
 }
 
-using LaunchFunction = absl::Status (*)(const Shape&, const Group*, TileKind, bool, int, Stream);
+using LaunchFunction = absl::Status (*)(const Shape&, const Group*, TileKind, int, Stream);
 
 template <typename Element>
 LaunchFunction LaunchFunctionOf(int head_dim) {
@@ -197,7 +197,7 @@ absl::Status RunKernel(const KernelLaunch& kernel, const Launch& launch, const D
   const int head_dim = sm90::PaddedHeadDim(std::max(launch.head_dim, launch.v_head_dim));
   const LaunchFunction run = launch.dtype == DataType::kFp16 ? LaunchFunctionOf<__half>(head_dim)
                                                              : LaunchFunctionOf<__nv_bfloat16>(head_dim);
-  return run(shape, groups, kernel.kind, kernel.modified, blocks, stream);
+  return run(shape, groups, kernel.kind, blocks, stream);
 }
 
 bool Supports(const Launch& launch, const Problem& p, const DeviceProperties& device) {

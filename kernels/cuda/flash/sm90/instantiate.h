@@ -27,19 +27,22 @@ absl::Status LaunchTraits(const Shape& shape, const Group* groups, int blocks, S
 }
 
 template <typename Element, int kHeadDim>
-absl::Status LaunchFlash(const Shape& shape, const Group* groups, TileKind kind, bool modified, int blocks,
-                         Stream stream) {
+absl::Status LaunchFlash(const Shape& shape, const Group* groups, TileKind kind, int blocks, Stream stream) {
   constexpr Tile kNarrow = TileOf(kHeadDim, TileKind::kNarrow);
   constexpr Tile kWide = TileOf(kHeadDim, TileKind::kWide);
-  if (modified) return LaunchTraits<Traits<Element, kHeadDim, kNarrow, true>>(shape, groups, blocks, stream);
-  if (kind == TileKind::kNarrow) {
-    return LaunchTraits<Traits<Element, kHeadDim, kNarrow, false>>(shape, groups, blocks, stream);
-  }
   constexpr Tile kFew = TileOf(kHeadDim, TileKind::kFew);
-  if (kind == TileKind::kFew) {
-    return LaunchTraits<Traits<Element, kHeadDim, kFew, false>>(shape, groups, blocks, stream);
+  constexpr Tile kModified = TileOf(kHeadDim, TileKind::kModified);
+  switch (kind) {
+    case TileKind::kNarrow:
+      return LaunchTraits<Traits<Element, kHeadDim, kNarrow, false>>(shape, groups, blocks, stream);
+    case TileKind::kWide:
+      return LaunchTraits<Traits<Element, kHeadDim, kWide, false>>(shape, groups, blocks, stream);
+    case TileKind::kFew:
+      return LaunchTraits<Traits<Element, kHeadDim, kFew, false>>(shape, groups, blocks, stream);
+    case TileKind::kModified:
+      break;
   }
-  return LaunchTraits<Traits<Element, kHeadDim, kWide, false>>(shape, groups, blocks, stream);
+  return LaunchTraits<Traits<Element, kHeadDim, kModified, true>>(shape, groups, blocks, stream);
 }
 
 }  // namespace attend::cuda::sm90

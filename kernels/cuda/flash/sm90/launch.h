@@ -13,8 +13,7 @@ namespace attend::cuda::sm90 {
 // `blocks` blocks. groups: shape.group_count of them, or ignored where shape.list is set. One
 // instantiation unit per pair of element and head_dim defines it.
 template <typename Element, int kHeadDim>
-absl::Status LaunchFlash(const Shape& shape, const Group* groups, TileKind kind, bool modified, int blocks,
-                         Stream stream);
+absl::Status LaunchFlash(const Shape& shape, const Group* groups, TileKind kind, int blocks, Stream stream);
 
 }  // namespace attend::cuda::sm90
 

@@ -131,7 +131,7 @@ bool IsMasked(const Problem& p) {
 }
 
 TileKind KindOf(const Launch& launch, const Problem& p) {
-  if (IsModified(p)) return TileKind::kNarrow;
+  if (IsModified(p)) return TileKind::kModified;
   const int head_dim = PaddedHeadDim(std::max(launch.head_dim, launch.v_head_dim));
   if (head_dim == 64 && HasFewRows64(p)) return TileKind::kFew;
   if (head_dim == 128 && HasFewRows128(p)) return TileKind::kFew;
@@ -159,13 +159,11 @@ std::vector<KernelLaunch> PlanLaunches(const Launch& launch) {
   std::vector<KernelLaunch> open;  // at most one per kernel
   std::vector<KernelLaunch> plan;
   for (const Problem& p : launch.problems) {
-    const bool modified = IsModified(p);
     const TileKind kind = KindOf(launch, p);
     const Tile tile = TileOf(launch, p);
-    auto at = std::find_if(open.begin(), open.end(),
-                           [&](const KernelLaunch& l) { return l.kind == kind && l.modified == modified; });
+    auto at = std::find_if(open.begin(), open.end(), [&](const KernelLaunch& l) { return l.kind == kind; });
     if (at == open.end()) {
-      open.push_back({.kind = kind, .tile = tile, .modified = modified, .items = 0, .batches = {}});
+      open.push_back({.kind = kind, .tile = tile, .items = 0, .batches = {}});
       at = open.end() - 1;
     }
     const ProblemBatch single = {.first = &p};

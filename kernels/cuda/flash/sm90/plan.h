@@ -26,7 +26,6 @@ struct ProblemBatch {
 struct KernelLaunch {
   TileKind kind = TileKind::kNarrow;
   Tile tile = {};
-  bool modified = false;  // scores pass through softcap, ALiBi or a scale that is not positive
   int64_t items = 0;
   std::vector<ProblemBatch> batches;
 };

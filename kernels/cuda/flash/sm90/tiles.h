@@ -8,9 +8,10 @@ namespace attend::cuda::sm90 {
 
 // Tiles that one head_dim has. A problem walks the one that PlanLaunches picks.
 enum class TileKind {
-  kWide,    // as many columns as registers and shared memory hold
-  kNarrow,  // where masks cut tiles at an angle, or wide ones would cover many keys in vain
-  kFew,     // few rows, in blocks small enough that a multiprocessor holds two
+  kWide,      // as many columns as registers and shared memory hold
+  kNarrow,    // where masks cut tiles at an angle, or wide ones would cover many keys in vain
+  kFew,       // few rows, in blocks small enough that a multiprocessor holds two
+  kModified,  // scores pass through softcap, ALiBi or a scale that is not positive, which takes registers
 };
 
 struct Tile {
@@ -36,7 +37,11 @@ constexpr Tile TileOf(int padded_head_dim, TileKind kind) {
       if (kind == TileKind::kFew)
         return {
             .consumers = 1, .keys = 128, .key_stages = 2, .value_stages = 2, .query_stages = 1, .blocks = 2};
-      return {.consumers = 3, .keys = 128, .key_stages = 4, .value_stages = 4, .query_stages = 2};
+      return {.consumers = kind == TileKind::kModified ? 2 : 3,
+              .keys = 128,
+              .key_stages = 4,
+              .value_stages = 4,
+              .query_stages = 2};
     case 96:
       return {.consumers = 2, .keys = 160, .key_stages = 2, .value_stages = 2, .query_stages = 2};
     case 128:
