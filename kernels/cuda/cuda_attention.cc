@@ -24,6 +24,7 @@ bool NeedsLse(const Problem& p) { return WantsWeightRows(p) && p.lse == nullptr 
 struct Plan {
   std::vector<Problem> problems;  // the launch's, with every lse that is needed
   std::vector<SubLaunch> subs;
+  std::vector<WorkspaceNeed> needs;  // of subs
   bool fill = false;
   bool weight_rows = false;
 };
@@ -44,7 +45,25 @@ absl::Status MakePlan(const Launch& launch, const DeviceProperties& device, absl
   absl::StatusOr<std::vector<SubLaunch>> subs = Partition(prepared, device, Variants(), forced);
   if (!subs.ok()) return subs.status();
   plan->subs = *std::move(subs);
+  for (const SubLaunch& sub : plan->subs) {
+    plan->needs.push_back(sub.variant->workspace_need(sub.Of(launch), device));
+  }
   return absl::OkStatus();
+}
+
+// What the plan takes in all; carver: as MakePlan has left it.
+WorkspaceNeed NeedOf(const Plan& plan, Carver carver) {
+  const int64_t list_bytes = ListBytes(plan.problems.size());
+  for (const bool needed : {plan.fill, plan.weight_rows}) {
+    if (!needed) continue;
+    carver.Device(list_bytes);
+    carver.Host(list_bytes);
+  }
+  for (const WorkspaceNeed& need : plan.needs) {
+    carver.Device(need.device_bytes);
+    carver.Host(need.host_bytes);
+  }
+  return carver.need();
 }
 
 }  // namespace
@@ -66,61 +85,40 @@ absl::StatusOr<WorkspaceNeed> WorkspaceNeedForced(const Launch& launch, const De
   Carver carver{Workspace{}};
   Plan plan;
   if (auto s = MakePlan(launch, device, forced, carver, &plan); !s.ok()) return s;
-  const int64_t list_bytes = ListBytes(launch.problems.size());
-  for (const bool needed : {plan.fill, plan.weight_rows}) {
-    if (!needed) continue;
-    carver.Device(list_bytes);
-    carver.Host(list_bytes);
-  }
-  for (const SubLaunch& sub : plan.subs) {
-    carver.Device(sub.variant->device_workspace_bytes(sub.Of(launch), device));
-    carver.Host(sub.variant->host_workspace_bytes(sub.Of(launch), device));
-  }
-  return WorkspaceNeed{carver.device_bytes(), carver.host_bytes()};
+  return NeedOf(plan, carver);
 }
 
 absl::Status EnqueueForced(const Launch& launch, const DeviceProperties& device, absl::string_view forced,
                            const Workspace& workspace, Stream stream) {
-  const absl::StatusOr<WorkspaceNeed> need = WorkspaceNeedForced(launch, device, forced);
-  if (!need.ok()) return need.status();
-  if (workspace.device_bytes < need->device_bytes || workspace.host_bytes < need->host_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("workspace holds ", workspace.device_bytes, " device and ",
-                                                   workspace.host_bytes, " host bytes; the launch needs ",
-                                                   need->device_bytes, " and ", need->host_bytes));
-  }
   Carver carver(workspace);
   Plan plan;
   if (auto s = MakePlan(launch, device, forced, carver, &plan); !s.ok()) return s;
+  const WorkspaceNeed need = NeedOf(plan, carver);
+  if (workspace.device_bytes < need.device_bytes || workspace.host_bytes < need.host_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("workspace holds ", workspace.device_bytes, " device and ",
+                                                   workspace.host_bytes, " host bytes; the launch needs ",
+                                                   need.device_bytes, " and ", need.host_bytes));
+  }
   Launch prepared = launch;
   prepared.problems = plan.problems;
   if (plan.fill) {
     if (auto s = EnqueueFill(prepared, carver, stream); !s.ok()) return s;
   }
-  for (const SubLaunch& sub : plan.subs) {
-    const Launch part = sub.Of(launch);
-    Workspace piece;
-    piece.device_bytes = sub.variant->device_workspace_bytes(part, device);
-    piece.device = carver.Device(piece.device_bytes);
-    piece.host_bytes = sub.variant->host_workspace_bytes(part, device);
-    piece.host = carver.Host(piece.host_bytes);
-    if (auto s = sub.variant->enqueue(part, device, piece, stream); !s.ok()) return s;
+  for (size_t i = 0; i < plan.subs.size(); ++i) {
+    const SubLaunch& sub = plan.subs[i];
+    const WorkspaceNeed& piece = plan.needs[i];
+    const Workspace own = {.device = carver.Device(piece.device_bytes),
+                           .device_bytes = piece.device_bytes,
+                           .host = carver.Host(piece.host_bytes),
+                           .host_bytes = piece.host_bytes};
+    if (auto s = sub.variant->enqueue(sub.Of(launch), device, own, stream); !s.ok()) return s;
   }
   if (plan.weight_rows) return EnqueueWeightRows(prepared, carver, stream);
   return absl::OkStatus();
 }
 
-absl::Status CheckSupported(const Launch& launch, const DeviceProperties& device) {
-  return WorkspaceNeedForced(launch, device, "").status();
-}
-
-int64_t WorkspaceBytes(const Launch& launch, const DeviceProperties& device) {
-  const absl::StatusOr<WorkspaceNeed> need = WorkspaceNeedForced(launch, device, "");
-  return need.ok() ? need->device_bytes : 0;
-}
-
-int64_t HostWorkspaceBytes(const Launch& launch, const DeviceProperties& device) {
-  const absl::StatusOr<WorkspaceNeed> need = WorkspaceNeedForced(launch, device, "");
-  return need.ok() ? need->host_bytes : 0;
+absl::StatusOr<WorkspaceNeed> WorkspaceNeedOf(const Launch& launch, const DeviceProperties& device) {
+  return WorkspaceNeedForced(launch, device, "");
 }
 
 TileShape FlashTile(const Launch& launch, const DeviceProperties& device) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "kernels/attention.h"
 #include "kernels/work.h"
 
@@ -18,18 +19,17 @@ struct DeviceProperties {
 };
 absl::Status QueryDevice(int ordinal, DeviceProperties* properties);
 
-// OK where Enqueue takes such a launch on this device; InvalidArgument as CheckLaunch, Unimplemented with
+// Scratch, in bytes.
+struct WorkspaceNeed {
+  int64_t device_bytes = 0;  // 256-byte aligned
+  int64_t host_bytes = 0;    // pinned: work lists too large for kernel parameters
+};
+// What Enqueue needs for such a launch on this device; InvalidArgument as CheckLaunch, Unimplemented with
 // what is supported. A pure function.
-absl::Status CheckSupported(const Launch& launch, const DeviceProperties& device);
+absl::StatusOr<WorkspaceNeed> WorkspaceNeedOf(const Launch& launch, const DeviceProperties& device);
 
 // A cudaStream_t, opaque here.
 using Stream = void*;
-
-// Bytes of device scratch (256-byte aligned) that Enqueue needs for this launch. A pure function.
-int64_t WorkspaceBytes(const Launch& launch, const DeviceProperties& device);
-// Bytes of pinned host scratch (work lists too large for kernel parameters); may be 0. It must live
-// until the launch has completed.
-int64_t HostWorkspaceBytes(const Launch& launch, const DeviceProperties& device);
 
 // The tile that FLASH walks.
 TileShape FlashTile(const Launch& launch, const DeviceProperties& device);

@@ -34,14 +34,10 @@ struct SubLaunch {
 absl::StatusOr<std::vector<SubLaunch>> Partition(const Launch& launch, const DeviceProperties& device,
                                                  std::span<const Variant> variants, absl::string_view forced);
 
-// Enqueue, WorkspaceBytes and HostWorkspaceBytes of cuda_attention.h with one variant forced: for tests and
-// benchmarks, which run a portable kernel on a chip that has a better one.
+// Enqueue and WorkspaceNeedOf of cuda_attention.h with one variant forced: for tests and benchmarks, which
+// run a portable kernel on a chip that has a better one.
 absl::Status EnqueueForced(const Launch& launch, const DeviceProperties& device, absl::string_view forced,
                            const Workspace& workspace, Stream stream);
-struct WorkspaceNeed {
-  int64_t device_bytes = 0;
-  int64_t host_bytes = 0;
-};
 absl::StatusOr<WorkspaceNeed> WorkspaceNeedForced(const Launch& launch, const DeviceProperties& device,
                                                   absl::string_view forced);
 

@@ -77,8 +77,7 @@ class Carver {
   void* Device(int64_t bytes) { return Take(device_, device_bytes_, bytes); }
   void* Host(int64_t bytes) { return Take(host_, host_bytes_, bytes); }
   // So far, padding included: run with an empty workspace, what a plan needs.
-  int64_t device_bytes() const { return device_bytes_; }
-  int64_t host_bytes() const { return host_bytes_; }
+  WorkspaceNeed need() const { return {device_bytes_, host_bytes_}; }
 
  private:
   static void* Take(char* base, int64_t& used, int64_t bytes) {

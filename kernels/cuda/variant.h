@@ -30,9 +30,8 @@ struct Variant {
   // the first that supports it. Null: yes. Looks at the same things.
   bool (*prefers)(const Launch& launch, const Problem& problem, const DeviceProperties& device);
 
-  // Bytes of scratch that enqueue needs for a launch whose problems it all supports.
-  int64_t (*device_workspace_bytes)(const Launch& launch, const DeviceProperties& device);
-  int64_t (*host_workspace_bytes)(const Launch& launch, const DeviceProperties& device);
+  // Scratch that enqueue needs for a launch whose problems it all supports.
+  WorkspaceNeed (*workspace_need)(const Launch& launch, const DeviceProperties& device);
   // The tile that it walks.
   TileShape (*tile)(const Launch& launch, const DeviceProperties& device);
 

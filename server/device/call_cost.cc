@@ -21,11 +21,6 @@ std::vector<Problem> PlaceholderProblems(const Call& call) {
   return problems;
 }
 
-absl::Status CheckCall(const Call& call) {
-  const std::vector<Problem> problems = PlaceholderProblems(call);
-  return CheckLaunch(MakeLaunch(call, problems));
-}
-
 double Flops(const Call& call) {
   double pairs = 0;
   for (const Problem& p : MakeProblems(call, {})) pairs += static_cast<double>(VisiblePairs(p));

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "kernels/attention.h"
 #include "kernels/call.h"
 #include "kernels/work.h"
@@ -15,9 +14,6 @@ namespace attend::server {
 // A call's problems with a placeholder wherever a tensor will be: for checks and workspace sizes, which
 // look at which pointers are null and at nothing behind them.
 std::vector<Problem> PlaceholderProblems(const Call& call);
-
-// CheckLaunch of the call; its message names what is supported.
-absl::Status CheckCall(const Call& call);
 
 // 2 * visible pairs * heads * (head_dim + v_head_dim).
 double Flops(const Call& call);

@@ -147,26 +147,12 @@ class CpuDevice : public Device {
   }
 
   const DeviceInfo& info() const override { return info_; }
-  absl::Status Check(const Call& call) const override { return CheckCall(call); }
 
-  int64_t DeviceBytes(const Call& call) const override {
+  absl::StatusOr<CallCost> Measure(const Call& call) const override {
     const std::vector<Problem> problems = PlaceholderProblems(call);
-    return ScratchBytes(MakeLaunch(call, problems), shared_.workers.thread_count());
-  }
-
-  absl::Duration PredictTime(const Call& call) const override {
-    // Each sequence is laid out and counted on the slot's own thread, be it empty: a few bytes can name
-    // 65536.
-    constexpr absl::Duration kSequenceTime = absl::Nanoseconds(500);
-    // Of one thread; what a modest core does.
-    constexpr double kFlopsPerSecond = 10e9;
-    constexpr double kBytesPerSecond = 2e9;
-    // NAIVE carries the scores eight times (kernels/work.h), ONLINE three.
-    const double score_passes = ResolvedKernel(call) == Kernel::kNaive ? 8 : 3;
-    const double bytes = TensorBytes(call) + score_passes * ScoreBytes(call);
-    const double seconds = Flops(call) / kFlopsPerSecond + bytes / kBytesPerSecond;
-    return absl::Microseconds(5) + call.batch * kSequenceTime +
-           absl::Seconds(seconds / shared_.workers.thread_count());
+    const Launch launch = MakeLaunch(call, problems);
+    if (absl::Status status = CheckLaunch(launch); !status.ok()) return status;
+    return CallCost{ScratchBytes(launch, shared_.workers.thread_count()), PredictTime(call)};
   }
 
   int64_t device_bytes_max() const override { return shared_.scratch->capacity(); }
@@ -181,6 +167,21 @@ class CpuDevice : public Device {
   absl::Status Health() const override { return absl::OkStatus(); }
 
  private:
+  absl::Duration PredictTime(const Call& call) const {
+    // Each sequence is laid out and counted on the slot's own thread, be it empty: a few bytes can name
+    // 65536.
+    constexpr absl::Duration kSequenceTime = absl::Nanoseconds(500);
+    // Of one thread; what a modest core does.
+    constexpr double kFlopsPerSecond = 10e9;
+    constexpr double kBytesPerSecond = 2e9;
+    // NAIVE carries the scores eight times (kernels/work.h), ONLINE three.
+    const double score_passes = ResolvedKernel(call) == Kernel::kNaive ? 8 : 3;
+    const double bytes = TensorBytes(call) + score_passes * ScoreBytes(call);
+    const double seconds = Flops(call) / kFlopsPerSecond + bytes / kBytesPerSecond;
+    return absl::Microseconds(5) + call.batch * kSequenceTime +
+           absl::Seconds(seconds / shared_.workers.thread_count());
+  }
+
   CpuShared shared_;
   DeviceInfo info_;
 };

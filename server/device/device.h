@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "kernels/attention.h"
 #include "kernels/call.h"
@@ -35,6 +36,15 @@ struct DeviceInfo {
   int slots = 1;        // batches in flight at once
   int short_slots = 0;  // of short requests, which gather while so many are in flight; 0: as many as slots
   std::string memory_source = {};  // of a GPU: who tells total and free memory, and why not NVML
+};
+
+// What a call takes of a device.
+struct CallCost {
+  // Of its memory, at once, workspace included; a batch needs at most the sum of its calls'.
+  int64_t device_bytes = 0;
+  // About how long it holds the device, by its FLOPs and bytes: its cost in fair shares and in the choice of
+  // a device, and what a hung launch is measured by. More than zero.
+  absl::Duration time;
 };
 
 // Bytes of a device's memory; what is not known or does not exist is left out.
@@ -105,14 +115,8 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual const DeviceInfo& info() const = 0;
-  // InvalidArgument that says what is supported, where this device can never run the call.
-  virtual absl::Status Check(const Call& call) const = 0;
-  // Bytes of device memory that the call needs at once, workspace included; a batch needs at most the
-  // sum of its calls'. A pure function.
-  virtual int64_t DeviceBytes(const Call& call) const = 0;
-  // About how long the call holds the device, by its FLOPs and bytes: its cost in fair shares and in the
-  // choice of a device, and what a hung launch is measured by. More than zero. A pure function.
-  virtual absl::Duration PredictTime(const Call& call) const = 0;
+  // InvalidArgument that says what is supported, where this device can never run the call. A pure function.
+  virtual absl::StatusOr<CallCost> Measure(const Call& call) const = 0;
   // Most bytes that calls in flight may need together.
   virtual int64_t device_bytes_max() const = 0;
   virtual std::unique_ptr<DeviceSlot> OpenSlot() = 0;

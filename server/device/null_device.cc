@@ -98,11 +98,11 @@ class NullDevice : public Device {
   }
 
   const DeviceInfo& info() const override { return info_; }
-  absl::Status Check(const Call& call) const override { return CheckCall(call); }
-  int64_t DeviceBytes(const Call&) const override { return 0; }
-  absl::Duration PredictTime(const Call& call) const override {
+  absl::StatusOr<CallCost> Measure(const Call& call) const override {
+    const std::vector<Problem> problems = PlaceholderProblems(call);
+    if (absl::Status status = CheckLaunch(MakeLaunch(call, problems)); !status.ok()) return status;
     constexpr double kBytesPerSecond = 4e9;
-    return absl::Microseconds(1) + absl::Seconds(TensorBytes(call) / kBytesPerSecond);
+    return CallCost{0, absl::Microseconds(1) + absl::Seconds(TensorBytes(call) / kBytesPerSecond)};
   }
   int64_t device_bytes_max() const override { return std::numeric_limits<int64_t>::max(); }
   std::unique_ptr<DeviceSlot> OpenSlot() override { return std::make_unique<NullSlot>(launches_.get()); }

@@ -150,10 +150,6 @@ class PrometheusMetrics final : public Metrics {
     MakeCounters(MetricId::kReloadFailures).Add({{"files", std::string(files)}}).Increment();
   }
 
-  void OnQueue(int64_t requests, int64_t bytes) override {
-    queue_depth_->Set(static_cast<double>(requests));
-    queue_bytes_->Set(static_cast<double>(bytes));
-  }
   void OnRejected(absl::string_view reason) override { Rejected(reason).Increment(); }
   void OnDropped(absl::string_view reason) override {
     MakeCounters(MetricId::kDropped).Add({{"reason", std::string(reason)}}).Increment();
@@ -249,8 +245,6 @@ class PrometheusMetrics final : public Metrics {
     received_ = &MakeCounters(MetricId::kWireBytes).Add({{"direction", "received"}, {"path", "grpc"}});
     sent_ = &MakeCounters(MetricId::kWireBytes).Add({{"direction", "sent"}, {"path", "grpc"}});
     log_suppressed_ = &MakeCounters(MetricId::kLogSuppressed).Add({});
-    queue_depth_ = &MakeGauges(MetricId::kQueueDepth).Add({});
-    queue_bytes_ = &MakeGauges(MetricId::kQueueBytes).Add({});
     batch_requests_ = MakeHistogram(MetricId::kBatchRequests);
     batch_tokens_ = MakeHistogram(MetricId::kBatchTokens);
   }
@@ -315,8 +309,6 @@ class PrometheusMetrics final : public Metrics {
   Counter* received_ = nullptr;
   Counter* sent_ = nullptr;
   Counter* log_suppressed_ = nullptr;
-  Gauge* queue_depth_ = nullptr;
-  Gauge* queue_bytes_ = nullptr;
   Histogram* batch_requests_ = nullptr;
   Histogram* batch_tokens_ = nullptr;
   std::array<Counter*, std::size(kBatchLimits)> batch_limited_{};

@@ -31,6 +31,7 @@ struct Sample {
   int64_t receive_used = 0, receive_capacity = 0, receive_waiting = 0;
   int64_t host_used = 0, host_peak = 0, host_capacity = 0;
   int64_t inflight = 0;
+  int64_t queue_requests = 0, queue_bytes = 0;
   bool ready = false;
   std::optional<absl::Time> certificate_expiry;  // unset: no TLS
   std::vector<DeviceSample> devices;

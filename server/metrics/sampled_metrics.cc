@@ -66,6 +66,8 @@ std::vector<MetricFamily> SampledFamilies(const std::optional<Sample>& sample) {
       families.Add(id, static_cast<double>(value),
                    kind.empty() ? Families::Labels{} : Families::Labels{{"kind", kind}});
     };
+    add(MetricId::kQueueDepth, sample->queue_requests);
+    add(MetricId::kQueueBytes, sample->queue_bytes);
     add(MetricId::kInflightRequests, sample->inflight);
     add(MetricId::kReceiveBudgetBytes, sample->receive_used, "used");
     add(MetricId::kReceiveBudgetBytes, sample->receive_capacity, "capacity");

@@ -349,6 +349,9 @@ class GrpcServer final : public Server {
     sample.host_peak = devices_.pool->peak_bytes();
     sample.host_capacity = devices_.pool->capacity();
     sample.inflight = registry_.size();
+    const SchedulerQueue queue = scheduler_->queue();
+    sample.queue_requests = queue.requests;
+    sample.queue_bytes = queue.host_bytes;
     sample.ready = Unready().empty();
     if (credentials_.tls != nullptr) sample.certificate_expiry = credentials_.tls->expiry();
     const std::vector<int> busy = scheduler_->BusySlots();

@@ -26,6 +26,7 @@ class SchedulerHandle : public Scheduler {
   void Cancel(uint64_t admission_id) override { core_->Cancel(admission_id); }
   bool Drain(absl::Duration limit) override { return core_->Drain(limit); }
   absl::Status Health() const override { return core_->Health(); }
+  SchedulerQueue queue() const override { return core_->queue(); }
   std::vector<int> BusySlots() const override { return core_->BusySlots(); }
   const std::vector<std::unique_ptr<Device>>& devices() const override { return core_->devices(); }
 

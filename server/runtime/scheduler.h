@@ -72,9 +72,6 @@ inline constexpr absl::string_view kBatchLimits[] = {"requests", "tokens", "byte
 class SchedulerObserver {
  public:
   virtual ~SchedulerObserver() = default;
-  // After each change, in order (the scheduler's lock is held): requests admitted and not running, host
-  // bytes of all admitted ones.
-  virtual void OnQueue(int64_t requests, int64_t bytes) = 0;
   virtual void OnRejected(absl::string_view reason) = 0;     // one of kRejectReasons
   virtual void OnDropped(absl::string_view reason) = 0;      // one of kDropReasons, before or while it ran
   virtual void OnBatchLimited(absl::string_view limit) = 0;  // one of kBatchLimits; the lock is held
@@ -84,6 +81,11 @@ class SchedulerObserver {
   // Once per device: it has a sticky fault, or hangs, and gets no more work. The process turns
   // NOT_SERVING, drains, and exits non-zero.
   virtual void OnDeviceFault(const DeviceInfo& device, const absl::Status& fault) = 0;
+};
+
+struct SchedulerQueue {
+  int64_t requests = 0;    // admitted and not running
+  int64_t host_bytes = 0;  // of all that are admitted
 };
 
 // Thread-safe.
@@ -121,6 +123,8 @@ class Scheduler {
 
   // OK while every device is sound; else the first fault.
   virtual absl::Status Health() const = 0;
+  // As it is now.
+  virtual SchedulerQueue queue() const = 0;
   // Batches in flight now, by device.
   virtual std::vector<int> BusySlots() const = 0;
 

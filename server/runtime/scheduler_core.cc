@@ -16,7 +16,6 @@ namespace {
 
 class NoObserver : public SchedulerObserver {
  public:
-  void OnQueue(int64_t, int64_t) override {}
   void OnRejected(absl::string_view) override {}
   void OnDropped(absl::string_view) override {}
   void OnBatchLimited(absl::string_view) override {}
@@ -107,13 +106,14 @@ absl::Status SchedulerCore::Measure(const Call& call, int64_t host_bytes, Entry*
   absl::Status refused;
   for (size_t d = 0; d < devices_.size(); ++d) {
     entry->device_bytes.push_back(0);
-    absl::Status status = devices_[d]->Check(call);
+    const absl::StatusOr<CallCost> cost = devices_[d]->Measure(call);
+    absl::Status status = cost.status();
     if (status.ok()) {
-      const int64_t bytes = entry->device_bytes[d] = devices_[d]->DeviceBytes(call);
+      entry->device_bytes[d] = cost->device_bytes;
       const int64_t limit = devices_[d]->device_bytes_max();
-      if (bytes > limit) {
-        status =
-            TooLarge("device memory", bytes, absl::StrCat("the limit of ", devices_[d]->info().name), limit);
+      if (cost->device_bytes > limit) {
+        status = TooLarge("device memory", cost->device_bytes,
+                          absl::StrCat("the limit of ", devices_[d]->info().name), limit);
       }
     } else if (GetReason(status).empty()) {
       status = ErrorWithReason(absl::StatusCode::kInvalidArgument, "UNSUPPORTED", status.message());
@@ -122,7 +122,7 @@ absl::Status SchedulerCore::Measure(const Call& call, int64_t host_bytes, Entry*
       if (refused.ok()) refused = status;
       continue;
     }
-    if (entry->group.devices == 0) entry->cost = devices_[d]->PredictTime(call);
+    if (entry->group.devices == 0) entry->cost = cost->time;
     entry->group.devices |= uint64_t{1} << d;
   }
   if (entry->group.devices == 0) return refused;
@@ -201,7 +201,6 @@ absl::StatusOr<std::unique_ptr<Admission>> SchedulerCore::Admit(const Call& call
       ++pending_;
       host_bytes_ += host_bytes;
       entries_.emplace(entry->id, std::move(entry));
-      TellQueue();
     }
   }
   if (!status.ok()) return Reject(status);
@@ -214,7 +213,6 @@ void SchedulerCore::Release(Entry* entry) {
   Unstage(entry);
   host_bytes_ -= entry->host_bytes;
   entries_.erase(entry->id);
-  TellQueue();
   if (entries_.empty()) changed_.SignalAll();
 }
 
@@ -312,7 +310,6 @@ void SchedulerCore::Finish(Entry* entry, absl::Status status, Outbox* outbox) {
   if (absl::IsCancelled(status)) outbox->dropped.push_back("cancelled");
   if (absl::IsDeadlineExceeded(status)) outbox->dropped.push_back("deadline");
   outbox->finished.push_back({std::move(entry->job), std::move(status)});
-  TellQueue();
 }
 
 void SchedulerCore::DropWaiting(const absl::Status& status, Outbox* outbox) {
@@ -336,7 +333,10 @@ void SchedulerCore::Deliver(Outbox* outbox) {
   }
 }
 
-void SchedulerCore::TellQueue() { observer_->OnQueue(pending_, host_bytes_); }
+SchedulerQueue SchedulerCore::queue() const {
+  absl::MutexLock lock(&mutex_);
+  return {pending_, host_bytes_};
+}
 
 void SchedulerCore::Cancel(uint64_t id) {
   Outbox outbox;

@@ -44,6 +44,7 @@ class SchedulerCore : public std::enable_shared_from_this<SchedulerCore> {
   void Cancel(uint64_t id);
   bool Drain(absl::Duration limit);
   absl::Status Health() const;
+  SchedulerQueue queue() const;
   std::vector<int> BusySlots() const;
   const std::vector<std::unique_ptr<Device>>& devices() const { return devices_; }
 
@@ -109,7 +110,6 @@ class SchedulerCore : public std::enable_shared_from_this<SchedulerCore> {
   void Finish(Entry* entry, absl::Status status, Outbox* outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropWaiting(const absl::Status& status, Outbox* outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Deliver(Outbox* outbox) ABSL_LOCKS_EXCLUDED(mutex_);
-  void TellQueue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // scheduler_run.cc
   void Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);  // releases the lock now and then

@@ -89,7 +89,6 @@ SchedulerCore::Batch* SchedulerCore::StartBatch(int device, std::vector<Entry*> 
     batch->device_bytes += entry->device_bytes[device];
     batch->cost += entry->cost;
   }
-  TellQueue();
   state.bytes_used += batch->device_bytes;
   state.outstanding += batch->cost;
   state.pace.Begin(batch->started);

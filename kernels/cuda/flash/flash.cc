@@ -230,20 +230,12 @@ absl::Status EnqueuePath(const Launch& launch, const DeviceProperties&, const Wo
 }
 
 template <Path kPath>
-Carver CountWorkspace(const Launch& launch) {
+WorkspaceNeed NeedOf(const Launch& launch, const DeviceProperties&) {
   Carver carver{Workspace{}};
   for (const bool features : {false, true}) {
     MakeGrid(kPath, launch, Select(launch, features), /*empty_workspace=*/true, carver);
   }
-  return carver;
-}
-template <Path kPath>
-int64_t DeviceBytes(const Launch& launch, const DeviceProperties&) {
-  return CountWorkspace<kPath>(launch).device_bytes();
-}
-template <Path kPath>
-int64_t HostBytes(const Launch& launch, const DeviceProperties&) {
-  return CountWorkspace<kPath>(launch).host_bytes();
+  return carver.need();
 }
 
 template <Path kPath>
@@ -276,8 +268,7 @@ constexpr Variant kDecodeVariant = {
         "FLASH fp16 and bf16, at most 32 rows of query tokens x query heads per KV head, sm_80 and later",
     .supports = SupportsDecode,
     .prefers = nullptr,
-    .device_workspace_bytes = DeviceBytes<Path::kDecode>,
-    .host_workspace_bytes = HostBytes<Path::kDecode>,
+    .workspace_need = NeedOf<Path::kDecode>,
     .tile = TileOfLaunch<Path::kDecode>,
     .enqueue = EnqueuePath<Path::kDecode>,
 };
@@ -287,8 +278,7 @@ constexpr Variant kPrefillVariant = {
     .supported = "FLASH fp16 and bf16, sm_80 and later",
     .supports = SupportsAny,
     .prefers = PrefersPrefill,
-    .device_workspace_bytes = DeviceBytes<Path::kPrefill>,
-    .host_workspace_bytes = HostBytes<Path::kPrefill>,
+    .workspace_need = NeedOf<Path::kPrefill>,
     .tile = TileOfLaunch<Path::kPrefill>,
     .enqueue = EnqueuePath<Path::kPrefill>,
 };

@@ -12,15 +12,14 @@ namespace {
 
 // Both carve the matrices, the lists of their three kinds of kernels, and in fp32 the split k and v.
 int64_t Lists(const Launch& launch) { return launch.dtype == DataType::kFp32 ? 4 : 3; }
-int64_t DeviceWorkspaceBytes(const Launch& launch, const DeviceProperties&) {
+WorkspaceNeed NeedOf(const Launch& launch, const DeviceProperties&) {
   Carver carver{Workspace{}};
   Open(launch, carver);
   const int64_t lists = Lists(launch) * AlignWorkspace(WorkList::Bytes(launch));
-  const int64_t split = launch.dtype == DataType::kFp32 ? flash_fp32::SplitBytes(launch) : 0;
-  return carver.device_bytes() + lists + AlignWorkspace(split);
-}
-int64_t HostWorkspaceBytes(const Launch& launch, const DeviceProperties&) {
-  return Lists(launch) * AlignWorkspace(WorkList::Bytes(launch));
+  carver.Device(lists);
+  carver.Host(lists);
+  if (launch.dtype == DataType::kFp32) carver.Device(flash_fp32::SplitBytes(launch));
+  return carver.need();
 }
 TileShape Tile(const Launch&, const DeviceProperties&) { return TileShape{kOutRows, 64}; }
 
@@ -71,8 +70,7 @@ const Variant kNaiveVariant = {
     .supported = "NAIVE: every dtype and head_dim, compute capability 8.0 and later",
     .supports = IsNaive,
     .prefers = nullptr,
-    .device_workspace_bytes = DeviceWorkspaceBytes,
-    .host_workspace_bytes = HostWorkspaceBytes,
+    .workspace_need = NeedOf,
     .tile = Tile,
     .enqueue = EnqueueNaive,
 };
@@ -82,8 +80,7 @@ const Variant kOnlineVariant = {
     .supported = "ONLINE: every dtype and head_dim, compute capability 8.0 and later",
     .supports = IsOnline,
     .prefers = nullptr,
-    .device_workspace_bytes = DeviceWorkspaceBytes,
-    .host_workspace_bytes = HostWorkspaceBytes,
+    .workspace_need = NeedOf,
     .tile = Tile,
     .enqueue = EnqueueOnline,
 };

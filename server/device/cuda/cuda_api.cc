@@ -149,14 +149,10 @@ class RuntimeApi final : public CudaApi {
     return static_cast<int64_t>(ms * 1e6f);
   }
 
-  absl::Status CheckLaunchSupported(const Launch& launch) const override {
-    return cuda::CheckSupported(launch, kernel_properties_);
-  }
-  int64_t WorkspaceBytes(const Launch& launch) const override {
-    return cuda::WorkspaceBytes(launch, kernel_properties_);
-  }
-  int64_t PinnedWorkspaceBytes(const Launch& launch) const override {
-    return cuda::HostWorkspaceBytes(launch, kernel_properties_);
+  absl::StatusOr<WorkspaceNeed> WorkspaceNeedOf(const Launch& launch) const override {
+    const auto need = cuda::WorkspaceNeedOf(launch, kernel_properties_);
+    if (!need.ok()) return need.status();
+    return WorkspaceNeed{need->device_bytes, need->host_bytes};
   }
   TileShape FlashTile(const Launch& launch) const override {
     return cuda::FlashTile(launch, kernel_properties_);

@@ -45,6 +45,12 @@ class CudaApi {
     int64_t bytes = 0;
   };
 
+  // Bytes.
+  struct WorkspaceNeed {
+    int64_t device = 0;
+    int64_t pinned = 0;
+  };
+
   virtual ~CudaApi() = default;
   virtual const Properties& properties() const = 0;
 
@@ -72,9 +78,8 @@ class CudaApi {
   // Nanoseconds between two events that have passed.
   virtual absl::StatusOr<int64_t> ElapsedNs(Event begin, Event end) = 0;
 
-  virtual absl::Status CheckLaunchSupported(const Launch& launch) const = 0;
-  virtual int64_t WorkspaceBytes(const Launch& launch) const = 0;
-  virtual int64_t PinnedWorkspaceBytes(const Launch& launch) const = 0;
+  // Scratch that Enqueue needs for such a launch; InvalidArgument or Unimplemented where it takes none such.
+  virtual absl::StatusOr<WorkspaceNeed> WorkspaceNeedOf(const Launch& launch) const = 0;
   virtual TileShape FlashTile(const Launch& launch) const = 0;
   virtual absl::Status Enqueue(const Launch& launch, void* workspace, int64_t workspace_bytes, void* pinned,
                                int64_t pinned_bytes, Stream stream) = 0;

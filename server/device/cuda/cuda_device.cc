@@ -46,9 +46,7 @@ class CudaDevice final : public Device, private CudaSlot::Owner {
   absl::Status Open();
 
   const DeviceInfo& info() const override { return info_; }
-  absl::Status Check(const Call& call) const override;
-  int64_t DeviceBytes(const Call& call) const override;
-  absl::Duration PredictTime(const Call& call) const override;
+  absl::StatusOr<CallCost> Measure(const Call& call) const override;
   int64_t device_bytes_max() const override { return device_pool_->capacity(); }
   std::unique_ptr<DeviceSlot> OpenSlot() override;
   std::unique_ptr<Staging> Stage(std::span<const std::byte> inputs) override;
@@ -129,31 +127,22 @@ absl::Status CudaDevice::Open() {
   return absl::OkStatus();
 }
 
-absl::Status CudaDevice::Check(const Call& call) const {
+absl::StatusOr<CallCost> CudaDevice::Measure(const Call& call) const {
   const std::vector<Problem> problems = PlaceholderProblems(call);
   const Launch launch = MakeLaunch(call, problems);
-  if (auto s = api_->CheckLaunchSupported(launch); !s.ok()) return s;
-  const int64_t pinned = AlignForDevice(api_->PinnedWorkspaceBytes(launch));
+  const absl::StatusOr<CudaApi::WorkspaceNeed> need = api_->WorkspaceNeedOf(launch);
+  if (!need.ok()) return need.status();
+  const int64_t pinned = AlignForDevice(need->pinned);
   if (pinned > options_.scratch_bytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the call needs ", pinned, " bytes of work lists; the limit is ", options_.scratch_bytes));
   }
-  return absl::OkStatus();
-}
-
-int64_t CudaDevice::DeviceBytes(const Call& call) const {
-  const std::vector<Problem> problems = PlaceholderProblems(call);
-  return TensorDeviceBytes(call) + AlignForDevice(api_->WorkspaceBytes(MakeLaunch(call, problems)));
-}
-
-absl::Duration CudaDevice::PredictTime(const Call& call) const {
-  const std::vector<Problem> problems = PlaceholderProblems(call);
-  const Launch launch = MakeLaunch(call, problems);
-  int64_t ns = absl::ToInt64Nanoseconds(kCopyLatency) + (TensorDeviceBytes(call) / kPcieBytesPerNs);
+  const int64_t tensor_bytes = TensorDeviceBytes(call);
+  absl::Duration time = kCopyLatency + absl::Nanoseconds(tensor_bytes / kPcieBytesPerNs);
   for (const Problem& problem : problems) {
-    ns += PredictNs(launch, problem, api_->properties().multiprocessors);
+    time += absl::Nanoseconds(PredictNs(launch, problem, api_->properties().multiprocessors));
   }
-  return absl::Nanoseconds(ns);
+  return CallCost{tensor_bytes + AlignForDevice(need->device), time};
 }
 
 std::unique_ptr<DeviceSlot> CudaDevice::OpenSlot() {

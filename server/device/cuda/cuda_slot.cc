@@ -58,13 +58,17 @@ void CudaSlot::Run(std::span<const BatchItem> batch, Done done) {
   parts_ =
       SplitLaunch(launch_, api.properties().multiprocessors, absl::ToInt64Nanoseconds(owner_->launch_max()));
   workspace_bytes_ = pinned_bytes_ = 0;
+  part_pinned_bytes_.clear();
   for (const std::vector<Problem>& part : parts_) {
     Launch launch = launch_;
     launch.problems = part;
+    // What the device does not take, Enqueue refuses as well, with the same words.
+    const CudaApi::WorkspaceNeed need = api.WorkspaceNeedOf(launch).value_or(CudaApi::WorkspaceNeed());
     // Parts run one after another on the stream and share the workspace. Pinned work lists are read by
     // copies that may not have run when the next part is enqueued, so each part has its own.
-    workspace_bytes_ = std::max(workspace_bytes_, AlignForDevice(api.WorkspaceBytes(launch)));
-    pinned_bytes_ += AlignForDevice(api.PinnedWorkspaceBytes(launch));
+    workspace_bytes_ = std::max(workspace_bytes_, AlignForDevice(need.device));
+    part_pinned_bytes_.push_back(AlignForDevice(need.pinned));
+    pinned_bytes_ += part_pinned_bytes_.back();
   }
   owner_->Place(this);
 }
@@ -109,17 +113,17 @@ absl::Status CudaSlot::EnqueueParts(std::byte* base) {
   CudaApi& api = owner_->api();
   std::byte* workspace = base + plan_.bytes;
   std::byte* pinned = pinned_block.data();
-  for (std::vector<Problem>& part : parts_) {
-    for (Problem& problem : part) {
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    for (Problem& problem : parts_[i]) {
       MoveTensors([&](std::byte* tensor) { return plan_.Address(tensor - kNowhere, base); }, &problem);
     }
     Launch launch = launch_;
-    launch.problems = part;
-    const int64_t pinned_bytes = AlignForDevice(api.PinnedWorkspaceBytes(launch));
-    if (auto s = api.Enqueue(launch, workspace, workspace_bytes_, pinned, pinned_bytes, stream_); !s.ok()) {
+    launch.problems = parts_[i];
+    if (auto s = api.Enqueue(launch, workspace, workspace_bytes_, pinned, part_pinned_bytes_[i], stream_);
+        !s.ok()) {
       return s;
     }
-    pinned += pinned_bytes;
+    pinned += part_pinned_bytes_[i];
   }
   return absl::OkStatus();
 }

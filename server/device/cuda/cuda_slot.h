@@ -84,6 +84,7 @@ class CudaSlot final : public DeviceSlot {
   std::vector<Problem> problems_;  // for counts: they lie nowhere
   Launch launch_;
   std::vector<std::vector<Problem>> parts_;  // what is launched
+  std::vector<int64_t> part_pinned_bytes_;
   int64_t workspace_bytes_ = 0, pinned_bytes_ = 0;
   absl::Status enqueued_;
   absl::Status recorded_;  // of the last event: not OK, and it says nothing

@@ -40,7 +40,7 @@ constexpr char kTodayMethod[] = "/a/attend";
 constexpr absl::Duration kStartLimit = absl::Minutes(2);  // of a peer that loads torch from a cold disk
 
 struct Flags {
-  std::string attend, raw, today;
+  std::string attend, before, raw, today;
   std::string suite = "transport", device = "null", rows, json;
   std::vector<std::string> server_flags;
   int rounds = 5;
@@ -93,11 +93,11 @@ Json ToJson(const Peer& peer) {
   std::exit(1);
 }
 
-std::unique_ptr<ServerProcess> StartAttend(const Flags& flags) {
+std::unique_ptr<ServerProcess> StartAttend(const Flags& flags, const std::string& binary) {
   std::vector<std::string> arguments = flags.server_flags;
   arguments.insert(arguments.end(), {"--device=" + flags.device, "--log-level=warn"});
-  auto server = std::make_unique<ServerProcess>(arguments, flags.attend);
-  if (!server->running()) Die(flags.attend + ": " + server->Log());
+  auto server = std::make_unique<ServerProcess>(arguments, binary);
+  if (!server->running()) Die(binary + ": " + server->Log());
   return server;
 }
 
@@ -125,6 +125,7 @@ PeerProcess StartPeer(const std::vector<std::string>& command) {
 // Those that serve every row.
 struct Servers {
   std::unique_ptr<ServerProcess> attend;
+  std::unique_ptr<ServerProcess> before;  // null: none
   std::optional<PeerProcess> today;
 };
 
@@ -169,6 +170,11 @@ Json Measure(const Flags& flags, const Servers& servers, const Row& row) {
   load.request = attention ? AttendMessage(row.shape) : TransportMessage(row.bytes);
   std::vector<Peer> peers = {{"attend", load, &servers.attend->process()}};
   const int64_t reply_bytes = WarmUp(peers[0]);
+  if (servers.before != nullptr) {
+    load.target = servers.before->target();
+    peers.push_back({"before", load, &servers.before->process()});
+    WarmUp(peers.back());
+  }
 
   const PeerProcess raw = StartPeer({flags.raw, std::to_string(reply_bytes)});
   if (raw.port == 0) Die(flags.raw + ": " + raw.process->Output());
@@ -213,7 +219,7 @@ Json Measure(const Flags& flags, const Servers& servers, const Row& row) {
 
 // Resident memory that one request adds, beyond the pool, which is there to be used.
 Json Memory(const Flags& flags, int64_t bytes) {
-  const std::unique_ptr<ServerProcess> server = StartAttend(flags);
+  const std::unique_ptr<ServerProcess> server = StartAttend(flags, flags.attend);
   const ChildProcess& attend = server->process();
   Load load;
   load.target = server->target();
@@ -244,7 +250,9 @@ void Run(const Flags& flags) {
   std::printf("%-22s %-7s %10s %10s %10s %10s   %24s   %6s   %6s\n", "", "", "calls/s", "p50 ms", "p99 ms",
               "CPU us", "attend by it: calls/s", "p50", "CPU");
   json["rows"] = Json::array();
-  const Servers servers = {StartAttend(flags), StartToday(flags)};
+  const Servers servers = {StartAttend(flags, flags.attend),
+                           flags.before.empty() ? nullptr : StartAttend(flags, flags.before),
+                           StartToday(flags)};
   for (const Row& row : Rows(flags.suite)) {
     if (row.name.find(flags.rows) != std::string::npos) json["rows"].push_back(Measure(flags, servers, row));
   }
@@ -260,6 +268,8 @@ int main(int argc, char** argv) {
   attend::bench::Flags flags;
   CLI::App app("Measures attend-server beside raw gRPC and beside what people write today.", "service_bench");
   app.add_option("--attend", flags.attend, "attend-server")->required()->check(CLI::ExistingFile);
+  app.add_option("--before", flags.before, "Another build of attend-server, to compare with")
+      ->check(CLI::ExistingFile);
   app.add_option("--raw", flags.raw, "raw_echo")->required()->check(CLI::ExistingFile);
   app.add_option("--today", flags.today, "today_service.py; left out where Python lacks torch or grpcio")
       ->check(CLI::ExistingFile);

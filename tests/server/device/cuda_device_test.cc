@@ -280,14 +280,14 @@ TEST_F(CudaDeviceTest, RefusesWhatNoKernelTakes) {
   Open();
   Call call = SmallCall(1, 8);
   call.head_dim = 12;
-  EXPECT_EQ(device_->Check(call).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(device_->Measure(call).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(CudaDeviceTest, CountsAtLeastWhatABatchTakes) {
   Open();
   const TestCall a(SmallCall(3, 50)), b(SmallCall(1, 9));
   const std::vector<BatchItem> items = {a.item(), b.item()};
-  EXPECT_GE(device_->DeviceBytes(a.call()) + device_->DeviceBytes(b.call()),
+  EXPECT_GE(device_->Measure(a.call())->device_bytes + device_->Measure(b.call())->device_bytes,
             server::PlanBatch(items).bytes + 4 * 1024);
 }
 

@@ -119,8 +119,9 @@ TEST_F(CudaStagingTest, StagedRequestsAndOthersShareALaunchHoweverItIsCut) {
     const std::vector<BatchItem> items = {Item(a, staged_a.get()), b.item(), Item(c, staged_c.get())};
     const server::BatchPlan plan = server::PlanBatch(items);
     EXPECT_EQ(plan.in.size(), 1u);
-    EXPECT_LT(plan.bytes, device_->DeviceBytes(a.call()) + device_->DeviceBytes(b.call()) +
-                              device_->DeviceBytes(c.call()));
+    EXPECT_LT(plan.bytes, device_->Measure(a.call())->device_bytes +
+                              device_->Measure(b.call())->device_bytes +
+                              device_->Measure(c.call())->device_bytes);
     Run(*slot_, items);
     a.ExpectRight();
     b.ExpectRight();
@@ -157,7 +158,7 @@ TEST_F(CudaStagingTest, MemoryForItIsBoundedAndApartFromWhatBatchesNeed) {
   EXPECT_EQ(held.size(), 2u);
   EXPECT_LE(staged(), device_->memory().staging);
   // All that batches may have is there as ever.
-  ASSERT_GT(device_->DeviceBytes(whole.call()), int64_t{14} << 20);
+  ASSERT_GT(device_->Measure(whole.call())->device_bytes, int64_t{14} << 20);
   EXPECT_TRUE(Run(*slot_, {Item(whole, nullptr)}).items[0].status.ok());
   held.pop_back();
   EXPECT_NE(Stage(third), nullptr);

@@ -269,18 +269,18 @@ absl::StatusOr<int64_t> FakeCudaApi::ElapsedNs(Event begin, Event end) {
   return AsFake(end)->passed_ns - AsFake(begin)->passed_ns;
 }
 
-int64_t FakeCudaApi::WorkspaceBytes(const Launch& launch) const {
-  return 1024 * static_cast<int64_t>(launch.problems.size());
-}
-
-int64_t FakeCudaApi::PinnedWorkspaceBytes(const Launch& launch) const {
-  return 64 * static_cast<int64_t>(launch.problems.size());
+absl::StatusOr<FakeCudaApi::WorkspaceNeed> FakeCudaApi::WorkspaceNeedOf(const Launch& launch) const {
+  if (absl::Status s = CheckLaunch(launch); !s.ok()) return s;
+  const auto problems = static_cast<int64_t>(launch.problems.size());
+  return WorkspaceNeed{1024 * problems, 64 * problems};
 }
 
 absl::Status FakeCudaApi::Enqueue(const Launch& launch, void* workspace, int64_t workspace_bytes,
                                   void* pinned, int64_t pinned_bytes, Stream stream) {
   if (absl::Status s = Meet("Enqueue"); !s.ok()) return s;
-  if (workspace_bytes < WorkspaceBytes(launch) || pinned_bytes < PinnedWorkspaceBytes(launch)) {
+  const absl::StatusOr<WorkspaceNeed> need = WorkspaceNeedOf(launch);
+  if (!need.ok()) return need.status();
+  if (workspace_bytes < need->device || pinned_bytes < need->pinned) {
     return absl::InvalidArgumentError("workspace too small");
   }
   {

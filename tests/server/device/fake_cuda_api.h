@@ -61,9 +61,7 @@ class FakeCudaApi final : public server::CudaApi {
   absl::StatusOr<bool> Passed(Event event) override;
   absl::Status AwaitStream(Stream stream) override;
   absl::StatusOr<int64_t> ElapsedNs(Event begin, Event end) override;
-  absl::Status CheckLaunchSupported(const Launch& launch) const override { return CheckLaunch(launch); }
-  int64_t WorkspaceBytes(const Launch& launch) const override;
-  int64_t PinnedWorkspaceBytes(const Launch& launch) const override;
+  absl::StatusOr<WorkspaceNeed> WorkspaceNeedOf(const Launch& launch) const override;
   TileShape FlashTile(const Launch&) const override { return {64, 64}; }
   absl::Status Enqueue(const Launch& launch, void* workspace, int64_t workspace_bytes, void* pinned,
                        int64_t pinned_bytes, Stream stream) override;

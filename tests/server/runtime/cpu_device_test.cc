@@ -168,8 +168,8 @@ TEST(CpuDevice, DeviceBytesOfABatchAreAtMostTheSum) {
     const Call a = RandomCall(random);
     Call twice = a;
     twice.batch *= 2;
-    EXPECT_LE(device->DeviceBytes(twice), 2 * device->DeviceBytes(a));
-    EXPECT_GT(device->PredictTime(a), absl::ZeroDuration());
+    EXPECT_LE(device->Measure(twice)->device_bytes, 2 * device->Measure(a)->device_bytes);
+    EXPECT_GT(device->Measure(a)->time, absl::ZeroDuration());
   }
 }
 
@@ -183,9 +183,9 @@ TEST(CpuDevice, EmptySequencesAreNotFree) {
   call.q_heads = call.kv_heads = 1;
   call.head_dim = call.v_head_dim = 8;
   call.batch = 1;
-  const absl::Duration one = device->PredictTime(call);
+  const absl::Duration one = device->Measure(call)->time;
   call.batch = 65536;
-  EXPECT_GT(device->PredictTime(call), 1000 * one);
+  EXPECT_GT(device->Measure(call)->time, 1000 * one);
 }
 
 // Design: the bits of an answer depend on the request alone, not on what it was batched with, which slot it

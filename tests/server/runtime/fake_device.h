@@ -183,12 +183,10 @@ class FakeDevice : public Device {
     info_.short_slots = options.short_slots;
   }
   const DeviceInfo& info() const override { return info_; }
-  absl::Status Check(const Call& call) const override {
-    return call.head_dim == 8 ? absl::InvalidArgumentError("head_dim is 8; supported: more")
-                              : absl::OkStatus();
+  absl::StatusOr<CallCost> Measure(const Call& call) const override {
+    if (call.head_dim == 8) return absl::InvalidArgumentError("head_dim is 8; supported: more");
+    return CallCost{call.kv_len, absl::Milliseconds(call.q_heads)};
   }
-  int64_t DeviceBytes(const Call& call) const override { return call.kv_len; }
-  absl::Duration PredictTime(const Call& call) const override { return absl::Milliseconds(call.q_heads); }
   int64_t device_bytes_max() const override { return options_.device_bytes_max; }
   std::unique_ptr<DeviceSlot> OpenSlot() override {
     return std::make_unique<FakeSlot>(control_, options_.at_once);
@@ -211,13 +209,6 @@ class FakeDevice : public Device {
 // Remembers what it is told.
 class RecordingObserver : public SchedulerObserver {
  public:
-  void OnQueue(int64_t requests, int64_t bytes) override {
-    absl::MutexLock lock(&mutex_);
-    requests_ = requests;
-    bytes_ = bytes;
-    requests_max_ = std::max(requests_max_, requests);
-    bytes_max_ = std::max(bytes_max_, bytes);
-  }
   void OnRejected(absl::string_view reason) override { Count(reason); }
   void OnDropped(absl::string_view reason) override { Count(reason); }
   void OnBatchLimited(absl::string_view limit) override { Count(limit); }
@@ -231,11 +222,10 @@ class RecordingObserver : public SchedulerObserver {
     fault_ = fault;
   }
 
-  int64_t requests() { return Get(requests_); }
-  int64_t bytes() { return Get(bytes_); }
-  int64_t requests_max() { return Get(requests_max_); }
-  int64_t bytes_max() { return Get(bytes_max_); }
-  int64_t batched() { return Get(batched_); }
+  int64_t batched() {
+    absl::MutexLock lock(&mutex_);
+    return batched_;
+  }
   int64_t count(const std::string& what) {
     absl::MutexLock lock(&mutex_);
     return counts_[what];
@@ -250,13 +240,9 @@ class RecordingObserver : public SchedulerObserver {
     absl::MutexLock lock(&mutex_);
     ++counts_[std::string(what)];
   }
-  int64_t Get(const int64_t& value) {
-    absl::MutexLock lock(&mutex_);
-    return value;
-  }
 
   absl::Mutex mutex_;
-  int64_t requests_ = 0, bytes_ = 0, requests_max_ = 0, bytes_max_ = 0, batched_ = 0;
+  int64_t batched_ = 0;
   std::map<std::string, int64_t> counts_;
   absl::Status fault_;
 };

@@ -30,7 +30,7 @@ TEST(NullDevice, AnswersZerosOverWhateverTheBlocksHeld) {
   const BatchItem item{&call, &tensors};
 
   const auto device = CreateNullDevice();
-  EXPECT_TRUE(device->Check(call).ok());
+  EXPECT_TRUE(device->Measure(call).ok());
   BatchResult result;
   device->OpenSlot()->Run({&item, 1}, [&result](BatchResult r) { result = std::move(r); });
   ASSERT_EQ(result.items.size(), 1u);
@@ -49,11 +49,11 @@ TEST(NullDevice, RefusesWhatTheKernelsRefuse) {
   call.head_dim = 12;
   call.v_head_dim = 8;
   const auto device = CreateNullDevice();
-  EXPECT_EQ(device->Check(call).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(device->Measure(call).status().code(), absl::StatusCode::kInvalidArgument);
   call.head_dim = 8;
   call.kernel = Kernel::kFlash;
   call.return_weights = true;
-  EXPECT_EQ(device->Check(call).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(device->Measure(call).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(NullDevice, LaunchesThatTakeTimeEndOneAfterAnother) {

@@ -198,11 +198,11 @@ TEST_F(BatchTest, CountsWhatTheObserverIsTold) {
   Start();
   Submit({"a", FakeCall(), 10});
   Submit({"b", FakeCall(), 20});
-  EXPECT_EQ(observer_.requests(), 1);
-  EXPECT_EQ(observer_.bytes(), 30);
+  EXPECT_EQ(scheduler_->queue().requests, 1);
+  EXPECT_EQ(scheduler_->queue().host_bytes, 30);
   CompleteAll();
   EXPECT_EQ(observer_.batched(), 2);
-  EXPECT_EQ(observer_.bytes(), 0);
+  EXPECT_EQ(scheduler_->queue().host_bytes, 0);
 }
 
 TEST(Devices, TheLeastLoadedTakesTheNextAndIdleOnesShare) {

@@ -43,7 +43,7 @@ TEST_F(TimeTest, ADeadlineIsNoticedWhenItPasses) {
   answers_.Await(1);
   EXPECT_EQ(answers_.status("waits").code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(observer_.count("deadline"), 1);
-  EXPECT_EQ(observer_.bytes(), 7);  // its memory is free again
+  EXPECT_EQ(scheduler_->queue().host_bytes, 7);  // its memory is free again
   EXPECT_EQ(control_.running(), 1);
   control_.Complete();
   control_.Complete();
@@ -72,7 +72,7 @@ TEST_F(TimeTest, CancelDropsWhatWaitsAtOnceAndWhatRunsWhenItHasRun) {
   const uint64_t waits = Submit({"waits", FakeCall(), 5});
   scheduler_->Cancel(waits);
   EXPECT_EQ(answers_.status("waits").code(), absl::StatusCode::kCancelled);
-  EXPECT_EQ(observer_.bytes(), 0);
+  EXPECT_EQ(scheduler_->queue().host_bytes, 0);
   scheduler_->Cancel(runs);
   EXPECT_EQ(answers_.size(), 1);
   control_.Complete();
@@ -94,7 +94,7 @@ TEST_F(TimeTest, CancelBeforeSubmit) {
   scheduler_->Submit(std::move(job), *std::move(admission));
   EXPECT_EQ(answers_.status("early").code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(control_.running(), 0);
-  EXPECT_EQ(observer_.requests(), 0);
+  EXPECT_EQ(scheduler_->queue().requests, 0);
 }
 
 TEST_F(TimeTest, QueueTimeIsReported) {
@@ -217,8 +217,8 @@ TEST_F(TimeTest, AStormOfCancellationsAndDeadlinesLeaksNothing) {
   completer.join();
   EXPECT_EQ(answered, submitted);
   EXPECT_EQ(pool->used_bytes(), 0);
-  EXPECT_EQ(observer_.requests(), 0);
-  EXPECT_EQ(observer_.bytes(), 0);
+  EXPECT_EQ(scheduler_->queue().requests, 0);
+  EXPECT_EQ(scheduler_->queue().host_bytes, 0);
   EXPECT_GT(observer_.count("cancelled"), 0);
 }
 

@@ -42,11 +42,9 @@ bool Supports(const Launch& launch, const Problem& p, const DeviceProperties& de
          device.compute_capability >= 80 && p.q_len <= kLengthMax && p.kv_len <= kLengthMax;
 }
 
-int64_t DeviceWorkspaceBytes(const Launch& launch, const DeviceProperties&) {
-  return AlignWorkspace(SplitBytes(launch)) + 2 * AlignWorkspace(ListBytes(launch.problems.size()));
-}
-int64_t HostWorkspaceBytes(const Launch& launch, const DeviceProperties&) {
-  return 2 * AlignWorkspace(ListBytes(launch.problems.size()));
+WorkspaceNeed NeedOf(const Launch& launch, const DeviceProperties&) {
+  const int64_t lists = 2 * AlignWorkspace(ListBytes(launch.problems.size()));
+  return {AlignWorkspace(SplitBytes(launch)) + lists, lists};
 }
 TileShape TileOf(const Launch& launch, const DeviceProperties&) {
   return TileShape{static_cast<int32_t>(RowsOf(RowGroups(launch))),
@@ -101,8 +99,7 @@ const Variant kVariant = {
     .supported = "FLASH fp32: every head_dim, lengths up to 2^30, compute capability 8.0 and later",
     .supports = Supports,
     .prefers = nullptr,
-    .device_workspace_bytes = DeviceWorkspaceBytes,
-    .host_workspace_bytes = HostWorkspaceBytes,
+    .workspace_need = NeedOf,
     .tile = TileOf,
     .enqueue = Enqueue,
 };

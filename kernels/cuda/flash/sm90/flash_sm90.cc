@@ -215,26 +215,16 @@ bool Supports(const Launch& launch, const Problem& p, const DeviceProperties& de
 }
 
 // What RunKernel takes of the workspace.
-void CarveKernels(const Launch& launch, Carver* carver) {
+WorkspaceNeed NeedOf(const Launch& launch, const DeviceProperties&) {
+  Carver carver{Workspace{}};
   for (const KernelLaunch& kernel : sm90::PlanLaunches(launch)) {
-    carver->Device(sizeof(*Shape::claims));
+    carver.Device(sizeof(*Shape::claims));
     const int64_t groups = static_cast<int64_t>(kernel.batches.size());
     if (groups <= kManyGroups) continue;
-    carver->Host(groups * static_cast<int64_t>(sizeof(Group)));
-    carver->Device(groups * static_cast<int64_t>(sizeof(Group)));
+    carver.Host(groups * static_cast<int64_t>(sizeof(Group)));
+    carver.Device(groups * static_cast<int64_t>(sizeof(Group)));
   }
-}
-
-int64_t DeviceWorkspaceBytes(const Launch& launch, const DeviceProperties&) {
-  Carver carver{Workspace{}};
-  CarveKernels(launch, &carver);
-  return carver.device_bytes();
-}
-
-int64_t HostWorkspaceBytes(const Launch& launch, const DeviceProperties&) {
-  Carver carver{Workspace{}};
-  CarveKernels(launch, &carver);
-  return carver.host_bytes();
+  return carver.need();
 }
 
 // Problems of a launch may walk different ones; this is the first's.
@@ -267,8 +257,7 @@ const Variant kVariant = {
         "16 bytes, lengths below 2^29",
     .supports = Supports,
     .prefers = nullptr,
-    .device_workspace_bytes = DeviceWorkspaceBytes,
-    .host_workspace_bytes = HostWorkspaceBytes,
+    .workspace_need = NeedOf,
     .tile = FirstTile,
     .enqueue = Enqueue,
 };
