@@ -13,8 +13,8 @@ namespace attend::server {
 
 class HostPool;
 
-// A block of a pool; gives itself back when destroyed. Move-only. A block belongs to one thread at a
-// time, but may be destroyed on any.
+// A block of a pool, which gives itself back when destroyed, or with no pool a part of another block, which
+// outlives it. Move-only. A block belongs to one thread at a time, but may be destroyed on any.
 class HostBlock {
  public:
   HostBlock() = default;
@@ -56,7 +56,7 @@ class HostPool {
 };
 
 inline HostBlock::~HostBlock() {
-  if (data_ != nullptr) pool_->Free(data_, size_);
+  if (pool_ != nullptr) pool_->Free(data_, size_);
 }
 
 }  // namespace attend::server

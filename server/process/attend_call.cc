@@ -222,18 +222,13 @@ absl::Status AttendCall::Prepare(Arrival* arrival) {
   if (!admitted.ok()) return admitted.status();
   arrival->admission = *std::move(admitted);
 
-  auto inputs = services_.pool->Allocate(decoder.input_bytes());
-  auto outputs = inputs.ok() ? services_.pool->Allocate(output_bytes) : inputs.status();
-  if (!outputs.ok()) {
-    services_.metrics->OnRejected("pool_full");
-    return outputs.status();
-  }
   arrival->job = std::make_unique<Job>();
   Job& j = *arrival->job;
-  j.inputs = *std::move(inputs);
-  j.outputs = *std::move(outputs);
   j.call = call;
-  PlaceOutputs(j.call, j.outputs, &j.tensors);
+  if (absl::Status status = AllocateTensors(decoder.input_bytes(), output_bytes, &j); !status.ok()) {
+    services_.metrics->OnRejected("pool_full");
+    return status;
+  }
   j.deadline = caller.deadline;
   j.fair_key = caller.fair_key;
   j.request_id = record_.request_id;
@@ -251,6 +246,22 @@ absl::Status AttendCall::Prepare(Arrival* arrival) {
   j.staging = services_.scheduler->Stage(*arrival->admission,
                                          {j.inputs.data(), static_cast<size_t>(j.inputs.size())});
   arrival->copy.emplace(*std::move(pieces), j.staging.get());
+  return absl::OkStatus();
+}
+
+absl::Status AttendCall::AllocateTensors(int64_t input_bytes, int64_t output_bytes, Job* job) {
+  // A small request has one block: another trip to the pool would cost more than inputs that stay until the
+  // reply is sent.
+  const bool one_block = record_.request_bytes <= services_.wire_inline_bytes;
+  const int64_t ahead = one_block ? input_bytes : 0;  // a multiple of the alignment
+  auto outputs = services_.pool->Allocate(ahead + output_bytes);
+  auto inputs = !outputs.ok() ? outputs.status()
+                : one_block   ? HostBlock(nullptr, outputs->data(), input_bytes)
+                              : services_.pool->Allocate(input_bytes);
+  if (!inputs.ok()) return inputs.status();
+  job->inputs = *std::move(inputs);
+  job->outputs = *std::move(outputs);
+  PlaceOutputs(job->call, job->outputs.data() + ahead, &job->tensors);
   return absl::OkStatus();
 }
 

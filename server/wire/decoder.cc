@@ -229,8 +229,8 @@ int64_t OutputBytes(const Call& call) {
                   kTensorAlignment);
 }
 
-void PlaceOutputs(const Call& call, const HostBlock& outputs, CallTensors* tensors) {
-  std::byte* at = outputs.data();
+void PlaceOutputs(const Call& call, std::byte* outputs, CallTensors* tensors) {
+  std::byte* at = outputs;
   tensors->out = at;
   at += AlignUp(call.out_bytes());
   if (call.return_lse) tensors->lse = reinterpret_cast<float*>(at);

@@ -89,10 +89,10 @@ class AttendDecoder {
   std::unique_ptr<State> state_;
 };
 
-// Bytes of the block for a call's outputs: out, lse, weights, each 256-byte aligned, 256 at least; and
-// the tensors' outputs pointed into it.
+// Bytes for a call's outputs: out, lse, weights, each 256-byte aligned, 256 at least; and
+// the tensors' outputs pointed into these.
 int64_t OutputBytes(const Call& call);
-void PlaceOutputs(const Call& call, const HostBlock& outputs, CallTensors* tensors);
+void PlaceOutputs(const Call& call, std::byte* outputs, CallTensors* tensors);
 
 }  // namespace attend::server
 

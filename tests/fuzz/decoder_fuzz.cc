@@ -90,7 +90,7 @@ void CompareTensors(AttendDecoder& decoder, const v1::AttendRequest& oracle) {
   job.call = call;
   job.outputs = *pool.Allocate(OutputBytes(call));
   std::fill_n(job.outputs.data(), job.outputs.size(), std::byte{7});
-  PlaceOutputs(call, job.outputs, &job.tensors);
+  PlaceOutputs(call, job.outputs.data(), &job.tensors);
   const std::vector<Problem> problems = MakeProblems(call, job.tensors);
   const absl::Status launch = CheckLaunch(MakeLaunch(call, problems));
   Require(launch.ok(), "a valid request is a valid launch", launch.ToString());

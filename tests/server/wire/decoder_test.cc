@@ -227,14 +227,14 @@ TEST(Decoder, PlacesOutputsApart) {
   TestPool pool;
   const HostBlock block = *pool.Allocate(OutputBytes(call));
   CallTensors tensors;
-  PlaceOutputs(call, block, &tensors);
+  PlaceOutputs(call, block.data(), &tensors);
   EXPECT_EQ(tensors.out, block.data());
   EXPECT_EQ(static_cast<void*>(tensors.lse), block.data() + 256);
   EXPECT_EQ(static_cast<void*>(tensors.weights), block.data() + 512);
   call.return_lse = false;
   call.weight_rows.clear();
   CallTensors none;
-  PlaceOutputs(call, block, &none);
+  PlaceOutputs(call, block.data(), &none);
   EXPECT_EQ(none.lse, nullptr);
   EXPECT_EQ(none.weights, nullptr);
 }

@@ -22,7 +22,7 @@ std::unique_ptr<Job> Finished(const Call& call, TestPool* pool) {
   job->outputs = *pool->Allocate(OutputBytes(call));
   for (int64_t i = 0; i < job->outputs.size(); ++i)
     job->outputs.data()[i] = static_cast<std::byte>(i * 7 + i / 256);
-  PlaceOutputs(call, job->outputs, &job->tensors);
+  PlaceOutputs(call, job->outputs.data(), &job->tensors);
   return job;
 }
 
