@@ -1,6 +1,5 @@
 #include "server/process/devices.h"
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -74,9 +73,6 @@ absl::StatusOr<std::vector<int>> ChooseGpus(const std::string& devices, int coun
     if (!absl::SimpleAtoi(text, &ordinal) || ordinal < 0 || ordinal >= count) {
       return absl::InvalidArgumentError(
           absl::StrCat("--devices: \"", text, "\" is not a GPU's index; there are ", count));
-    }
-    if (std::find(chosen.begin(), chosen.end(), ordinal) != chosen.end()) {
-      return absl::InvalidArgumentError(absl::StrCat("--devices: ", ordinal, " is named twice"));
     }
     chosen.push_back(ordinal);
   }

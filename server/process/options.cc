@@ -270,11 +270,15 @@ absl::Status ResolveOptions(ServerOptions* options) {
   options->unannounced_request_bytes =
       std::min(options->unannounced_request_bytes, options->request_bytes_max);
   if (options->devices != "all") {
+    std::set<int> named;
     for (const absl::string_view part : absl::StrSplit(options->devices, ',')) {
       int index = 0;
       if (!absl::SimpleAtoi(part, &index) || index < 0) {
         return absl::InvalidArgumentError(
             absl::StrCat("--devices: '", part, "' is no index; give all or 0,1"));
+      }
+      if (!named.insert(index).second) {
+        return absl::InvalidArgumentError(absl::StrCat("--devices: ", index, " is named twice"));
       }
     }
   }

@@ -21,7 +21,7 @@ Problem HeadSlice(const Problem& problem, const Launch& launch, int32_t kv_begin
 void MoveTensors(absl::FunctionRef<std::byte*(std::byte*)> move_to, Problem* problem);
 
 // Nanoseconds that a launch of this problem alone may take on a device with so many multiprocessors: a
-// rough prediction from FLOPs and bytes, for splitting and for PredictTime.
+// rough prediction from FLOPs and bytes, for splitting and for Device::Measure.
 int64_t PredictNs(const Launch& launch, const Problem& problem, int multiprocessors);
 
 // The launch's problems in parts that are predicted to take part_ns_max each, in order; problems are

@@ -105,8 +105,10 @@ TEST(Options, WhatIsWrongIsRefused) {
     EXPECT_EQ(Parse({}).exit_code, 2) << path;
   }
   ServerOptions options;
-  options.devices = "0,x";
-  EXPECT_FALSE(ResolveOptions(&options).ok());
+  for (const char* const devices : {"0,x", "-1", "", "0,1,0"}) {
+    options.devices = devices;
+    EXPECT_FALSE(ResolveOptions(&options).ok()) << devices;
+  }
 }
 
 // What ResolveOptions says of these addresses; empty: they are served.
