@@ -48,6 +48,40 @@ __global__ void __launch_bounds__(kThreads)
   p.weights[head * p.weights_head_stride + index * p.weights_row_stride + key] = weight;
 }
 
+__device__ float BlockSum(float x) {
+  __shared__ float warps[kThreads / 32];
+  for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffffu, x, distance);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = x;
+  __syncthreads();
+  float sum = 0.0f;
+  for (const float warp : warps) sum += warp;
+  return sum;
+}
+
+// Makes a row's weights add up to 1, or to what its sink leaves: beside large scores lse has no room for the
+// logarithm of their sum. Where the sink takes more than half, lse is about the sink, and what is left of 1
+// would round worse. The blocks of WeightRowsKernel; the first of each row does it.
+__global__ void __launch_bounds__(kThreads) NormalizeRowsKernel(const __grid_constant__ ProblemList list) {
+  const ProblemItem& item = list.Find(blockIdx.x);
+  const Problem& p = item.problem;
+  const int64_t block = blockIdx.x - item.block_begin;
+  if (block % item.offset != 0) return;
+  const int64_t index = block / item.offset % p.weight_row_count;
+  const int64_t head = block / item.offset / p.weight_row_count;
+  const int64_t row = p.weight_rows[index];
+  if (row < 0 || row >= p.q_len) return;
+  float* weights = p.weights + head * p.weights_head_stride + index * p.weights_row_stride;
+  float sum = 0.0f;
+  for (int64_t key = threadIdx.x; key < p.kv_len; key += kThreads) sum += weights[key];
+  sum = BlockSum(sum);
+  if (!(sum > 0.0f && sum < INFINITY)) return;
+  const float lse = p.lse[head * p.lse_head_stride + row];
+  const float sink = p.sinks == nullptr ? 0.0f : expf(p.sinks[head] - lse);
+  if (!(sink < 0.5f)) return;
+  const float factor = (1.0f - sink) / sum;
+  for (int64_t key = threadIdx.x; key < p.kv_len; key += kThreads) weights[key] *= factor;
+}
+
 }  // namespace
 
 absl::Status EnqueueWeightRows(const Launch& launch, Carver& carver, Stream stream) {
@@ -78,6 +112,8 @@ absl::Status EnqueueWeightRows(const Launch& launch, Carver& carver, Stream stre
       WeightRowsKernel<__nv_bfloat16><<<grid, kThreads, 0, cuda_stream>>>(list, launch.head_dim);
       break;
   }
+  ATTEND_CUDA_RETURN_IF_ERROR(cudaGetLastError());
+  NormalizeRowsKernel<<<grid, kThreads, 0, cuda_stream>>>(list);
   ATTEND_CUDA_RETURN_IF_ERROR(cudaGetLastError());
   return absl::OkStatus();
 }

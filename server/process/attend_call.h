@@ -80,6 +80,7 @@ class AttendCall final : public GenericCall::Handler,
   // Everything up to the tensors' bytes, and those of a small request. Goes on on OK; anything else is the
   // answer.
   absl::Status Prepare(Arrival* arrival);
+  // Memory for the tensors of job->call.
   absl::Status AllocateTensors(int64_t input_bytes, int64_t output_bytes, Job* job);
   // Helps with the copy; whoever copies the last piece ends the arrival.
   static void CopyPieces(const std::shared_ptr<Arrival>& arrival);

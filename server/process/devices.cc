@@ -61,7 +61,7 @@ absl::StatusOr<Devices> MakeNull(const ServerOptions& options) {
   return made;
 }
 
-// The GPUs that --devices names, of those there are.
+// The GPUs that --devices names, each once (ResolveOptions has looked), of those there are.
 absl::StatusOr<std::vector<int>> ChooseGpus(const std::string& devices, int count) {
   std::vector<int> chosen;
   if (devices == "all") {

@@ -89,7 +89,8 @@ constexpr OptionRow kTable[] = {
     {"wire-threads", "Bounds", K::kCount, &O::wire_threads, 0, nullptr,
      "threads that copy large tensors off the wire; 0: half the CPUs, at most 8", kThreadsMax},
     {"wire-inline-bytes", "Bounds", K::kBytes, &O::wire_inline_bytes, 0, nullptr,
-     "requests up to this size are copied on the thread that received them"},
+     "requests up to this size are copied on the thread that received them, and keep their inputs until the "
+     "reply is gone"},
 
     {"queue-requests-max", "Queue and batches", K::kCount, &O::queue_requests_max, 1, nullptr,
      "requests that wait for a device"},

@@ -43,8 +43,8 @@ struct Job {
 
   Call call;
   CallTensors tensors;  // point into inputs and outputs
-  HostBlock inputs;
   HostBlock outputs;
+  HostBlock inputs;                  // may lie in the outputs' block
   std::unique_ptr<Staging> staging;  // by Scheduler::Stage; the scheduler drops it before done
   absl::Time deadline = absl::InfiniteFuture();
   std::string fair_key;  // token name, else peer address

@@ -89,8 +89,8 @@ class AttendDecoder {
   std::unique_ptr<State> state_;
 };
 
-// Bytes for a call's outputs: out, lse, weights, each 256-byte aligned, 256 at least; and
-// the tensors' outputs pointed into these.
+// Bytes for a call's outputs: out, lse, weights, each 256-byte aligned, 256 at least; and the tensors'
+// outputs pointed into these.
 int64_t OutputBytes(const Call& call);
 void PlaceOutputs(const Call& call, std::byte* outputs, CallTensors* tensors);
 

@@ -5,13 +5,12 @@
 #include <cstdint>
 
 #include "kernels/cuda/flash/plan.h"
+#include "kernels/cuda/score.cuh"
 
 namespace attend::cuda::flash {
 
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 inline constexpr float kLog2E = 1.4426950408889634f;
-
-__device__ inline float MinusInfinity() { return __int_as_float(0xff800000); }
 
 // The last group whose first CTA is at or before this one; a warp looks at 32 at a time.
 __device__ inline int FindGroup(const int32_t* first_cta, int count, int cta) {

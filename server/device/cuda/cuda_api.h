@@ -45,10 +45,9 @@ class CudaApi {
     int64_t bytes = 0;
   };
 
-  // Bytes.
   struct WorkspaceNeed {
-    int64_t device = 0;
-    int64_t pinned = 0;
+    int64_t device_bytes = 0;
+    int64_t pinned_bytes = 0;
   };
 
   virtual ~CudaApi() = default;

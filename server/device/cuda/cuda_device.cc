@@ -132,7 +132,7 @@ absl::StatusOr<CallCost> CudaDevice::Measure(const Call& call) const {
   const Launch launch = MakeLaunch(call, problems);
   const absl::StatusOr<CudaApi::WorkspaceNeed> need = api_->WorkspaceNeedOf(launch);
   if (!need.ok()) return need.status();
-  const int64_t pinned = AlignForDevice(need->pinned);
+  const int64_t pinned = AlignForDevice(need->pinned_bytes);
   if (pinned > options_.scratch_bytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the call needs ", pinned, " bytes of work lists; the limit is ", options_.scratch_bytes));
@@ -142,7 +142,7 @@ absl::StatusOr<CallCost> CudaDevice::Measure(const Call& call) const {
   for (const Problem& problem : problems) {
     time += absl::Nanoseconds(PredictNs(launch, problem, api_->properties().multiprocessors));
   }
-  return CallCost{tensor_bytes + AlignForDevice(need->device), time};
+  return CallCost{tensor_bytes + AlignForDevice(need->device_bytes), time};
 }
 
 std::unique_ptr<DeviceSlot> CudaDevice::OpenSlot() {

@@ -11,7 +11,8 @@
 namespace attend::server {
 namespace {
 
-// Where a batch is taken to lie until it has its memory: sizes and cuts depend on alignment alone.
+// Where a batch is taken to lie until it has its memory. Cuts depend on alignment alone, scratch on distances
+// between tensors as well, which what has been staged elsewhere does not keep.
 std::byte* const kNowhere = reinterpret_cast<std::byte*>(kDeviceAlignment);
 
 }  // namespace
@@ -60,14 +61,16 @@ void CudaSlot::Run(std::span<const BatchItem> batch, Done done) {
   workspace_bytes_ = pinned_bytes_ = 0;
   part_pinned_bytes_.clear();
   for (const std::vector<Problem>& part : parts_) {
+    std::vector<Problem> placed = part;
+    if (!plan_.staged.empty()) MoveTo(kNowhere, &placed);
     Launch launch = launch_;
-    launch.problems = part;
+    launch.problems = placed;
     // What the device does not take, Enqueue refuses as well, with the same words.
     const CudaApi::WorkspaceNeed need = api.WorkspaceNeedOf(launch).value_or(CudaApi::WorkspaceNeed());
     // Parts run one after another on the stream and share the workspace. Pinned work lists are read by
     // copies that may not have run when the next part is enqueued, so each part has its own.
-    workspace_bytes_ = std::max(workspace_bytes_, AlignForDevice(need.device));
-    part_pinned_bytes_.push_back(AlignForDevice(need.pinned));
+    workspace_bytes_ = std::max(workspace_bytes_, AlignForDevice(need.device_bytes));
+    part_pinned_bytes_.push_back(AlignForDevice(need.pinned_bytes));
     pinned_bytes_ += part_pinned_bytes_.back();
   }
   owner_->Place(this);
@@ -109,14 +112,18 @@ absl::Status CudaSlot::AwaitStaged() {
   return absl::OkStatus();
 }
 
+void CudaSlot::MoveTo(std::byte* base, std::vector<Problem>* problems) const {
+  for (Problem& problem : *problems) {
+    MoveTensors([&](std::byte* tensor) { return plan_.Address(tensor - kNowhere, base); }, &problem);
+  }
+}
+
 absl::Status CudaSlot::EnqueueParts(std::byte* base) {
   CudaApi& api = owner_->api();
   std::byte* workspace = base + plan_.bytes;
   std::byte* pinned = pinned_block.data();
   for (size_t i = 0; i < parts_.size(); ++i) {
-    for (Problem& problem : parts_[i]) {
-      MoveTensors([&](std::byte* tensor) { return plan_.Address(tensor - kNowhere, base); }, &problem);
-    }
+    MoveTo(base, &parts_[i]);
     Launch launch = launch_;
     launch.problems = parts_[i];
     if (auto s = api.Enqueue(launch, workspace, workspace_bytes_, pinned, part_pinned_bytes_[i], stream_);

@@ -68,6 +68,8 @@ class CudaSlot final : public DeviceSlot {
   absl::Status EnqueueAll();
   // Lets the stream wait for what was copied ahead of the batch.
   absl::Status AwaitStaged();
+  // Moves tensors that are taken to lie nowhere to the batch's memory, or to where they have been staged.
+  void MoveTo(std::byte* base, std::vector<Problem>* problems) const;
   absl::Status EnqueueParts(std::byte* base);
   void CountTimes(BatchResult* result) const;
 

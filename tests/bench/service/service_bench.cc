@@ -1,8 +1,8 @@
 // What the service costs, in one run on one machine: attend-server beside a raw gRPC C++ server that carries
 // the same bytes both ways over as many connections (raw_echo.cc), and beside what people write today
-// (today_service.py). One load generator drives all of them; rounds go from one to the next in turn; figures
-// are medians over the rounds. CPU time is the server's alone, as the kernel counts it: what others on the
-// machine take disturbs it less than what a clock says.
+// (today_service.py), and beside another build of attend-server (--before). One load generator drives all of
+// them; rounds go from one to the next in turn; figures are medians over the rounds. CPU time is the server's
+// alone, as the kernel counts it: what others on the machine take disturbs it less than what a clock says.
 //
 //   service_bench --attend build/.../attend-server --raw build/.../raw_echo            transport alone
 //   service_bench --suite attention --device cuda --today today_service.py ...         the whole service

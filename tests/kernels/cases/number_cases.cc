@@ -116,7 +116,8 @@ TEST_P(NumberCase, K9_HugeEqualValues) {
 }
 
 TEST_P(NumberCase, K10_ScoresBeyondFp16) {
-  HostLaunch host(Spec({{.q_len = 70, .kv_len = 200}, {.q_len = 1, .kv_len = 900}}));
+  HostLaunch host(Spec({{.q_len = 70, .kv_len = 200, .weights = Weights::kRows, .weight_rows = {0, 33, 69}},
+                        {.q_len = 1, .kv_len = 900, .weights = AllWeights()}}));
   for (size_t p = 0; p < 2; ++p) {
     for (int64_t h = 0; h < 2; ++h) {
       for (int64_t i = 0; i < host.problems()[p].q_len; ++i) {
@@ -207,22 +208,29 @@ TEST_P(NumberCase, BiasMaskAlibiAndSinks) {
 TEST_P(NumberCase, TheLowestFiniteBiasIsNotMasked) {
   // Scores are equal but for the bias: the lowest float for all keys of row 0, for even ones of row 1, for
   // none of row 2.
-  HostLaunch host(Spec({{.q_len = 3,
-                         .kv_len = 90,
-                         .fill = Fill::kConstant,
-                         .constant = 0.5f,
-                         .bias = ScoreAxes{},
-                         .bias_is_fp32 = true,
-                         .weights = AllWeights()}}));
-  const Problem& p = host.problems()[0];
-  float* bias = HostLaunch::Mutable(static_cast<const float*>(p.bias));
-  for (int64_t key = 0; key < 90; ++key) {
-    for (int64_t h = 0; h < p.kv_heads; ++h) host.FillV(0, h, key, static_cast<float>(key));
-    for (int64_t h = 0; h < p.q_heads; ++h) {
-      for (int64_t i = 0; i < 3; ++i) {
-        const bool lowest = i == 0 || (i == 1 && key % 2 == 0);
-        bias[h * p.bias_strides.head + i * p.bias_strides.row + key] =
-            lowest ? std::numeric_limits<float>::lowest() : 0.0f;
+  ProblemSpec spec{.q_len = 3,
+                   .kv_len = 90,
+                   .fill = Fill::kConstant,
+                   .constant = 0.5f,
+                   .bias = ScoreAxes{},
+                   .bias_is_fp32 = true,
+                   .weights = AllWeights()};
+  std::vector<ProblemSpec> specs = {spec};
+  spec.weights = Weights::kRows;
+  spec.weight_rows = {0, 1, 2};
+  specs.push_back(spec);
+  HostLaunch host(Spec(specs));
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const Problem& p = host.problems()[i];
+    float* bias = HostLaunch::Mutable(static_cast<const float*>(p.bias));
+    for (int64_t key = 0; key < 90; ++key) {
+      for (int64_t h = 0; h < p.kv_heads; ++h) host.FillV(i, h, key, static_cast<float>(key));
+      for (int64_t h = 0; h < p.q_heads; ++h) {
+        for (int64_t row = 0; row < 3; ++row) {
+          const bool lowest = row == 0 || (row == 1 && key % 2 == 0);
+          bias[h * p.bias_strides.head + row * p.bias_strides.row + key] =
+              lowest ? std::numeric_limits<float>::lowest() : 0.0f;
+        }
       }
     }
   }

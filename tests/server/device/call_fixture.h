@@ -1,4 +1,5 @@
-// Calls with random tensors in one block of inputs and one of outputs, as the wire lays them.
+// Calls with random tensors in one block of inputs and one of outputs, as the wire lays those of large
+// requests.
 #ifndef ATTEND_TESTS_SERVER_DEVICE_CALL_FIXTURE_H_
 #define ATTEND_TESTS_SERVER_DEVICE_CALL_FIXTURE_H_
 

@@ -280,7 +280,7 @@ absl::Status FakeCudaApi::Enqueue(const Launch& launch, void* workspace, int64_t
   if (absl::Status s = Meet("Enqueue"); !s.ok()) return s;
   const absl::StatusOr<WorkspaceNeed> need = WorkspaceNeedOf(launch);
   if (!need.ok()) return need.status();
-  if (workspace_bytes < need->device || pinned_bytes < need->pinned) {
+  if (workspace_bytes < need->device_bytes || pinned_bytes < need->pinned_bytes) {
     return absl::InvalidArgumentError("workspace too small");
   }
   {

@@ -61,6 +61,31 @@ TEST(Service, LargeRequestGoesThroughTheWireThreads) {
       Eventually([&] { return MetricValue(*server, "attend_receive_budget_bytes{kind=\"used\"}") == 0; }));
 }
 
+// A small request has one block for inputs and outputs, a large one has two.
+TEST(Service, OneBlockOrTwoHoldTheSame) {
+  double peaks[2] = {};
+  std::string answers[2];
+  for (const bool small : {false, true}) {
+    ServerOptions options = TestOptions();
+    options.device = "cpu";
+    options.wire_inline_bytes = small ? 1 << 20 : 0;
+    const auto server = StartServer(options);
+    v1::AttendRequest request = MakeRequest(2, 5, 7, 8);
+    request.set_return_lse(true);
+    v1::AttendResponse response;
+    const double before = MetricValue(*server, "attend_pinned_memory_bytes{kind=\"used\"}");
+    const grpc::Status status = Attend(*Connect(*server), request, &response);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    response.clear_report();
+    answers[small] = response.SerializeAsString();
+    peaks[small] = MetricValue(*server, "attend_pinned_memory_bytes{kind=\"peak\"}");
+    EXPECT_TRUE(Eventually(
+        [&] { return MetricValue(*server, "attend_pinned_memory_bytes{kind=\"used\"}") == before; }));
+  }
+  EXPECT_EQ(answers[0], answers[1]);
+  EXPECT_EQ(peaks[0], peaks[1]);
+}
+
 // From four on, answers are sent by the threads of their calls' queues.
 TEST(Service, AnswersAllOfALargeBatch) {
   constexpr int kCalls = 8;

@@ -194,7 +194,7 @@ TEST_F(BatchTest, WaitsForCompanyOnlyWhenTold) {
   EXPECT_THAT(control_.batch_sizes(), ElementsAre(3));
 }
 
-TEST_F(BatchTest, CountsWhatTheObserverIsTold) {
+TEST_F(BatchTest, CountsWhatWaitsAndWhatHasRun) {
   Start();
   Submit({"a", FakeCall(), 10});
   Submit({"b", FakeCall(), 20});

@@ -58,7 +58,7 @@ __device__ float WarpSum(float x) {
 // The same in every thread.
 __device__ RowTotal TotalOf(const RowParts& parts, const float* sink, float (&exchange)[2][kWarps]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  float max = MinusInfinity();
+  float max = NegativeInfinity();
   for (int s = threadIdx.x; s < parts.splits; s += kThreads) {
     max = fmaxf(max, parts.states[s * parts.stride].max);
   }
@@ -67,7 +67,7 @@ __device__ RowTotal TotalOf(const RowParts& parts, const float* sink, float (&ex
   __syncthreads();
   for (int w = 0; w < kWarps; ++w) max = fmaxf(max, exchange[0][w]);
   // Nothing visible anywhere, unless a NaN among the sums says otherwise.
-  if (max == MinusInfinity()) max = 0.0f;
+  if (max == NegativeInfinity()) max = 0.0f;
 
   float sum = 0.0f;
   for (int s = threadIdx.x; s < parts.splits; s += kThreads) sum += parts.Weight(s, max);
@@ -78,7 +78,7 @@ __device__ RowTotal TotalOf(const RowParts& parts, const float* sink, float (&ex
   for (int w = 0; w < kWarps; ++w) sum += exchange[1][w];
 
   const float natural = max * parts.unit;
-  if (sum == 0.0f) return {max, 0.0f, sink != nullptr ? *sink : MinusInfinity()};
+  if (sum == 0.0f) return {max, 0.0f, sink != nullptr ? *sink : NegativeInfinity()};
   if (sink == nullptr) return {max, 1.0f / sum, natural + logf(sum)};
   const float top = fmaxf(natural, *sink);
   const float own = exp2f((natural - top) * kLog2E);

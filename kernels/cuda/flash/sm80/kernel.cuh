@@ -164,7 +164,7 @@ __device__ inline void MarkVisible(ScoreFragments<Tile>& s) {
 #pragma unroll
     for (int n = 0; n < Tile::kWarpKeys / 8; ++n) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) s[rt][n][e] = s[rt][n][e] == MinusInfinity() ? 0.0f : 1.0f;
+      for (int e = 0; e < 4; ++e) s[rt][n][e] = s[rt][n][e] == NegativeInfinity() ? 0.0f : 1.0f;
     }
   }
 }

@@ -33,16 +33,16 @@ struct RowScale {
 // accumulators are relative to. A sum of 0 means that the row saw no key.
 __device__ inline RowScale ScaleOf(float warp_max, float max, float sum, float unit, const float* sink) {
   const bool empty = sum == 0.0f;
-  const float natural = max == MinusInfinity() ? 0.0f : max * unit;
+  const float natural = max == NegativeInfinity() ? 0.0f : max * unit;
   if (sink == nullptr) {
-    if (empty) return {0.0f, MinusInfinity()};
+    if (empty) return {0.0f, NegativeInfinity()};
     const float own = warp_max == max ? 1.0f : Exp2((warp_max - max) * unit * kLog2E);
     return {own / sum, natural + logf(sum)};
   }
   if (empty) return {0.0f, *sink};
   const float top = fmaxf(natural, *sink);
   const float total = sum * Exp2((natural - top) * kLog2E) + Exp2((*sink - top) * kLog2E);
-  const float own = warp_max == MinusInfinity() ? 0.0f : Exp2((warp_max * unit - top) * kLog2E);
+  const float own = warp_max == NegativeInfinity() ? 0.0f : Exp2((warp_max * unit - top) * kLog2E);
   return {own / total, top + logf(total)};
 }
 
@@ -172,7 +172,7 @@ __device__ inline bool WriteRows(const Shared<Tile>& shared, Pass pass, RowOf ro
     float x[8];
     StagedChunk(x, shared, row, chunk);
     if (pass == Pass::kPlus || pass == Pass::kMinus) {
-      const float infinity = pass == Pass::kPlus ? -MinusInfinity() : MinusInfinity();
+      const float infinity = pass == Pass::kPlus ? -NegativeInfinity() : NegativeInfinity();
       for (int i = 0; i < 8; ++i) {
         O* element = to.out + chunk * 8 + i;
         if (x[i] > 0.0f) *element = O(LoadOut(element) + infinity);

@@ -14,7 +14,6 @@
 #include "kernels/cuda/flash/sm80/load.cuh"
 #include "kernels/cuda/flash/sm80/ptx.cuh"
 #include "kernels/cuda/flash/sm80/tile.h"
-#include "kernels/cuda/score.cuh"
 
 namespace attend::cuda::flash {
 
@@ -146,9 +145,9 @@ __device__ inline void Modify(ScoreFragments<Tile>& s, const Shared<Tile>& share
               const float bias =
                   BoundedBias(p.bias_is_fp32 ? static_cast<const float*>(p.bias)[i]
                                              : Element<T>::ToFloat(static_cast<const T*>(p.bias)[i]));
-              x = bias == MinusInfinity() ? bias : x + bias;
+              x = bias == NegativeInfinity() ? bias : x + bias;
             }
-            if (p.mask != nullptr && mask[key * p.mask_key_stride] == 0) x = MinusInfinity();
+            if (p.mask != nullptr && mask[key * p.mask_key_stride] == 0) x = NegativeInfinity();
           }
           s[rt][n][e] = x;
         }
@@ -172,7 +171,7 @@ __device__ inline void MaskRange(ScoreFragments<Tile>& s, const Shared<Tile>& sh
 #pragma unroll
         for (int e = 2 * half; e < 2 * half + 2; ++e) {
           const int key = at.Key(n, e);
-          if (key < begin || key >= end) s[rt][n][e] = MinusInfinity();
+          if (key < begin || key >= end) s[rt][n][e] = NegativeInfinity();
         }
       }
     }
@@ -189,7 +188,7 @@ struct Softmax {
   __device__ void Reset() {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      max[r] = MinusInfinity();
+      max[r] = NegativeInfinity();
       sum[r] = 0.0f;
     }
   }
@@ -212,7 +211,7 @@ struct Softmax {
           m = fmaxf(m, fmaxf(s[rt][n][2 * half], s[rt][n][2 * half + 1]));
         }
         m = QuadMax(m);
-        const float base = m == MinusInfinity() ? 0.0f : m;
+        const float base = m == NegativeInfinity() ? 0.0f : m;
         correction[half] = max[r] == m ? 1.0f : Exp2((max[r] - base) * factor);
         max[r] = m;
         float total = 0.0f;
