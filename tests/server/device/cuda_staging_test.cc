@@ -129,6 +129,21 @@ TEST_F(CudaStagingTest, StagedRequestsAndOthersShareALaunchHoweverItIsCut) {
   }
 }
 
+TEST_F(CudaStagingTest, ScratchIsCountedWhereStagedTensorsLie) {
+  Open();
+  // Of four blocks side by side, the third is no part of the batch: the distances differ.
+  TestCall a(SmallCall(1, 100), 1), b(SmallCall(1, 100), 2), other(SmallCall(1, 100), 3),
+      c(SmallCall(1, 100), 4);
+  const auto staged_a = StageAll(a), staged_b = StageAll(b), staged_other = StageAll(other),
+             staged_c = StageAll(c);
+  const BatchResult result =
+      Run(*slot_, {Item(a, staged_a.get()), Item(b, staged_b.get()), Item(c, staged_c.get())});
+  EXPECT_TRUE(result.items[0].status.ok()) << result.items[0].status;
+  a.ExpectRight();
+  b.ExpectRight();
+  c.ExpectRight();
+}
+
 TEST_F(CudaStagingTest, ABatchWaitsForCopiesThatAreOnTheirWay) {
   Open();
   TestCall a(SmallCall(2, 40));

@@ -271,8 +271,11 @@ absl::StatusOr<int64_t> FakeCudaApi::ElapsedNs(Event begin, Event end) {
 
 absl::StatusOr<FakeCudaApi::WorkspaceNeed> FakeCudaApi::WorkspaceNeedOf(const Launch& launch) const {
   if (absl::Status s = CheckLaunch(launch); !s.ok()) return s;
-  const auto problems = static_cast<int64_t>(launch.problems.size());
-  return WorkspaceNeed{1024 * problems, 64 * problems};
+  // Work lists take problems at equal distances together, as those of kernels do.
+  int64_t lists = 1;
+  const auto at = [&launch](size_t i) { return static_cast<const std::byte*>(launch.problems[i].q); };
+  for (size_t i = 2; i < launch.problems.size(); ++i) lists += at(i) - at(i - 1) != at(i - 1) - at(i - 2);
+  return WorkspaceNeed{1024 * lists, 256 * lists};
 }
 
 absl::Status FakeCudaApi::Enqueue(const Launch& launch, void* workspace, int64_t workspace_bytes,
