@@ -60,8 +60,10 @@ __device__ float BlockSum(float x) {
 
 // Makes a row's weights add up to 1, or to what its sink leaves: beside large scores lse has no room for the
 // logarithm of their sum. Where the sink takes more than half, lse is about the sink, and what is left of 1
-// would round worse. The blocks of WeightRowsKernel; the first of each row does it.
-__global__ void __launch_bounds__(kThreads) NormalizeRowsKernel(const __grid_constant__ ProblemList list) {
+// would round worse. sinks: whether lse counts them, which that of
+// a partial state does not. The blocks of WeightRowsKernel; the first of each row does it.
+__global__ void __launch_bounds__(kThreads)
+    NormalizeRowsKernel(const __grid_constant__ ProblemList list, bool sinks) {
   const ProblemItem& item = list.Find(blockIdx.x);
   const Problem& p = item.problem;
   const int64_t block = blockIdx.x - item.block_begin;
@@ -76,7 +78,7 @@ __global__ void __launch_bounds__(kThreads) NormalizeRowsKernel(const __grid_con
   sum = BlockSum(sum);
   if (!(sum > 0.0f && sum < INFINITY)) return;
   const float lse = p.lse[head * p.lse_head_stride + row];
-  const float sink = p.sinks == nullptr ? 0.0f : expf(p.sinks[head] - lse);
+  const float sink = sinks && p.sinks != nullptr ? expf(p.sinks[head] - lse) : 0.0f;
   if (!(sink < 0.5f)) return;
   const float factor = (1.0f - sink) / sum;
   for (int64_t key = threadIdx.x; key < p.kv_len; key += kThreads) weights[key] *= factor;
@@ -113,7 +115,7 @@ absl::Status EnqueueWeightRows(const Launch& launch, Carver& carver, Stream stre
       break;
   }
   ATTEND_CUDA_RETURN_IF_ERROR(cudaGetLastError());
-  NormalizeRowsKernel<<<grid, kThreads, 0, cuda_stream>>>(list);
+  NormalizeRowsKernel<<<grid, kThreads, 0, cuda_stream>>>(list, !launch.partial);
   ATTEND_CUDA_RETURN_IF_ERROR(cudaGetLastError());
   return absl::OkStatus();
 }
