@@ -60,8 +60,8 @@ __device__ float BlockSum(float x) {
 
 // Makes a row's weights add up to 1, or to what its sink leaves: beside large scores lse has no room for the
 // logarithm of their sum. Where the sink takes more than half, lse is about the sink, and what is left of 1
-// would round worse. sinks: whether lse counts them, which that of
-// a partial state does not. The blocks of WeightRowsKernel; the first of each row does it.
+// would round worse. sinks: whether lse counts them, which that of a partial state does not. The blocks of
+// WeightRowsKernel; the first of each row does it.
 __global__ void __launch_bounds__(kThreads)
     NormalizeRowsKernel(const __grid_constant__ ProblemList list, bool sinks) {
   const ProblemItem& item = list.Find(blockIdx.x);

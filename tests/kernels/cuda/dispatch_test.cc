@@ -21,14 +21,14 @@ bool OnlyHopper(const Launch&, const Problem&, const DeviceProperties& d) {
 }
 bool LongOnes(const Launch&, const Problem& p, const DeviceProperties&) { return p.q_len >= 64; }
 bool NoFp32(const Launch& l, const Problem&, const DeviceProperties&) { return l.dtype != DataType::kFp32; }
-int64_t NoBytes(const Launch&, const DeviceProperties&) { return 0; }
+WorkspaceNeed NoBytes(const Launch&, const DeviceProperties&) { return {}; }
 TileShape AnyTile(const Launch&, const DeviceProperties&) { return {}; }
 absl::Status DoNothing(const Launch&, const DeviceProperties&, const Workspace&, Stream) {
   return absl::OkStatus();
 }
 const Variant kTable[] = {
-    {"fast", "compute capability 9.0", OnlyHopper, LongOnes, NoBytes, NoBytes, AnyTile, DoNothing},
-    {"plain", "fp16, bf16", NoFp32, nullptr, NoBytes, NoBytes, AnyTile, DoNothing},
+    {"fast", "compute capability 9.0", OnlyHopper, LongOnes, NoBytes, AnyTile, DoNothing},
+    {"plain", "fp16, bf16", NoFp32, nullptr, NoBytes, AnyTile, DoNothing},
 };
 
 Problem Lengths(int64_t q_len, int64_t kv_len) {
