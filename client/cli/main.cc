@@ -4,7 +4,9 @@
 #include <exception>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "attend_version.h"
 #include "client/cli/commands.h"
 
@@ -70,6 +72,13 @@ int Run(int argc, char** argv) {
       "  attend --address unix:/run/attend.sock check --dtype bf16\n"
       "  attend bench load --rate 500 --json");
   try {
+    // CLI11 would take the next flag for the value.
+    for (int i = 1; i < argc; ++i) {
+      const absl::string_view flag = argv[i];
+      if (absl::StartsWith(flag, "--") && flag.find('=') == flag.size() - 1) {
+        throw CLI::ValidationError(std::string(flag), "has no value: give it one, or leave it out");
+      }
+    }
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     // Help and version come this way too, with code 0.

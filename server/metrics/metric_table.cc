@@ -29,7 +29,8 @@ constexpr MetricRow kTable[] = {
      "Launches that a bound kept from taking more of what waited: requests, tokens, bytes, device_memory or "
      "time"},
     {"attend_queue_depth", T::kGauge, "", B::kNone, "Requests that wait for a device"},
-    {"attend_queue_bytes", T::kGauge, "", B::kNone, "Host bytes of requests that wait or run"},
+    {"attend_queue_bytes", T::kGauge, "", B::kNone,
+     "Host bytes of requests that wait, run or are being answered"},
     {"attend_inflight_requests", T::kGauge, "", B::kNone, "Calls in any stage"},
     {"attend_rejected_total", T::kCounter, "reason", B::kNone, "Calls refused, by the error's reason"},
     {"attend_dropped_total", T::kCounter, "reason", B::kNone,

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -226,7 +227,7 @@ absl::Status AttendCall::Prepare(Arrival* arrival) {
   Job& j = *arrival->job;
   j.call = call;
   if (absl::Status status = AllocateTensors(decoder.input_bytes(), output_bytes, &j); !status.ok()) {
-    services_.metrics->OnRejected("pool_full");
+    services_.metrics->OnRejected(absl::AsciiStrToLower(GetReason(status)));
     return status;
   }
   j.deadline = caller.deadline;

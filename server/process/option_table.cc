@@ -95,7 +95,7 @@ constexpr OptionRow kTable[] = {
     {"queue-requests-max", "Queue and batches", K::kCount, &O::queue_requests_max, 1, nullptr,
      "requests that wait for a device"},
     {"queue-bytes-max", "Queue and batches", K::kBytes, &O::queue_bytes_max, 0, nullptr,
-     "host bytes of requests that wait or run; 0: host-bytes-max"},
+     "host bytes of requests that wait, run or are being answered, host-bytes-max at most; 0: as much"},
     {"batch-requests-max", "Queue and batches", K::kCount, &O::batch_requests_max, 1, nullptr,
      "requests in one launch"},
     {"batch-tokens-max", "Queue and batches", K::kCount, &O::batch_tokens_max, 1, nullptr,

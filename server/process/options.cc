@@ -11,6 +11,7 @@
 #include <set>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -227,6 +228,13 @@ ParsedOptions ParseOptions(int argc, const char* const* argv) {
   try {
     const std::string wrong_file = WhyNoFile(file);
     if (!wrong_file.empty()) throw CLI::ValidationError("ATTEND_CONFIG", wrong_file);
+    // CLI11 would take the next flag for the value.
+    for (int i = 1; i < argc; ++i) {
+      const absl::string_view flag = argv[i];
+      if (absl::StartsWith(flag, "--") && flag.find('=') == flag.size() - 1) {
+        throw CLI::ValidationError(std::string(flag), "has no value: give it one, or leave it out");
+      }
+    }
     app.parse(argc, argv);
     for (size_t i = 0; i < rows.size(); ++i) {
       if (handles[i]->count() == 0) continue;
@@ -246,9 +254,14 @@ absl::Status ResolveOptions(ServerOptions* options) {
   const absl::Status secure = CheckSecurity(*options);
   if (!secure.ok()) return secure;
   constexpr int64_t kPoolLeast = int64_t{64} << 20;
+  constexpr int64_t kHostLeast = int64_t{64} << 10;   // what the warm-up takes, and some
   constexpr int64_t kKeepLeast = int64_t{128} << 10;  // glibc's own
   constexpr int64_t kKeepMost = int64_t{64} << 20;    // more than a thread's heap holds has no effect
   const int64_t memory = MemoryBytes();
+  if (options->host_bytes_max != 0 && options->host_bytes_max < kHostLeast) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--host-bytes-max: is ", options->host_bytes_max, ", but the least is ", kHostLeast));
+  }
   if (options->host_bytes_max == 0) options->host_bytes_max = std::max(kPoolLeast, memory / 4 >> 20 << 20);
   if (options->receive_bytes_max == 0)
     options->receive_bytes_max = std::max(kPoolLeast, memory / 8 >> 20 << 20);
@@ -256,6 +269,8 @@ absl::Status ResolveOptions(ServerOptions* options) {
     options->wire_bytes_max = options->receive_bytes_max + options->receive_bytes_max / 4 + kPoolLeast;
   }
   if (options->queue_bytes_max == 0) options->queue_bytes_max = options->host_bytes_max;
+  // What can never be had must not be promised for later.
+  options->queue_bytes_max = std::min(options->queue_bytes_max, options->host_bytes_max);
   if (options->grpc_threads == 0) options->grpc_threads = std::clamp<int64_t>(cpu::UsableCpus() / 2, 2, 16);
   if (options->wire_threads == 0) options->wire_threads = std::clamp<int64_t>(cpu::UsableCpus() / 2, 1, 8);
   if (options->receive_keep_bytes == 0) {

@@ -90,6 +90,7 @@ TEST(Tool, SaysWhatIsWrongAndWhereToLook) {
   EXPECT_THAT(Tool("bench fly").text,
               AllOf(HasSubstr("'fly'; there are ladder, load"), HasSubstr("`attend bench --help`")));
   EXPECT_THAT(Tool("bench").text, HasSubstr("--service, ladder and load"));
+  EXPECT_THAT(Tool("info --address= --json").text, StartsWith("attend: --address=: has no value"));
   EXPECT_THAT(Tool("run a b --lsr").text,
               AllOf(StartsWith("attend: "), HasSubstr("--lsr"), HasSubstr("`attend run --help`")));
 }

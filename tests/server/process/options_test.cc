@@ -119,6 +119,13 @@ std::string Refusal(const std::string& addresses, const std::function<void(Serve
   return std::string(ResolveOptions(&options).message());
 }
 
+// CLI11 would take --tokens-file for the port file's name, and serve without tokens.
+TEST(Options, AFlagWithoutItsValueDoesNotTakeTheNext) {
+  const ParsedOptions parsed = Parse({"--port-file=", "--tokens-file=tokens"});
+  EXPECT_EQ(parsed.exit_code, 2);
+  EXPECT_EQ(Parse({"--tokens-file=a=", "--port-file=b"}).options.tokens_file, "a=");
+}
+
 TEST(Options, WhatOtherMachinesReachNeedsTlsOrAWord) {
   for (const char* local :
        {"127.0.0.1:0", "127.8.9.10:1", "[::1]:0", "localhost:0", "unix:/x", "unix:y,localhost:0"}) {
