@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <limits>
 #include <new>
+#include <numbers>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -101,7 +103,13 @@ void SetShape(Group* g, const Problem& p, const Launch& launch, int64_t count) {
   g->window_left = ClampWindow(p.window_left);
   g->window_right = p.causal != Causal::kNone ? 0 : ClampWindow(p.window_right);
   g->scale = p.scale;
-  g->softcap = p.softcap;
+  if (p.softcap > 0.0f) {
+    constexpr double kMost = std::numeric_limits<float>::max();
+    g->softcap_log2 = static_cast<float>(std::min(std::numbers::log2e * p.softcap, kMost / 2));
+    g->softcap_minus_twice = -2.0f * g->softcap_log2;
+    g->softcap_factor =
+        static_cast<float>(std::clamp(2.0 * std::numbers::log2e * p.scale / p.softcap, -kMost, kMost));
+  }
   g->heads = static_cast<int32_t>(count * p.q_heads);
   g->section_heads = sm90::SectionHeads(launch, p, g->heads);
 }

@@ -34,7 +34,9 @@ struct Group {
   int32_t alibi_diagonal = 0;  // the same for ALiBi: kv_len - q_len whatever the causal alignment
   int32_t window_left = kWindowMax, window_right = kWindowMax;
   float scale = 0.0f;
-  float softcap = 0.0f;
+  // log2(e) * softcap (0: none), -2 times that, and what makes log2(e^2x) of q·k, where x is scale * q·k /
+  // softcap. All finite.
+  float softcap_log2 = 0.0f, softcap_minus_twice = 0.0f, softcap_factor = 0.0f;
 
   // Work items of this group are those below item_end that belong to no group before it. Item: one tile of
   // query rows of one head. They come in sections of section_heads (batch, head) pairs; within a section

@@ -110,6 +110,12 @@ __device__ inline float Exp2(float x) {
   return y;
 }
 
+__device__ inline float Reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 }  // namespace attend::cuda::sm90
 
 #endif  // ATTEND_KERNELS_CUDA_FLASH_SM90_PTX_H_

@@ -58,31 +58,30 @@ __device__ inline void HideKeys(float (&s)[kCount], const Group& g, int row, int
   }
 }
 
-// tanh to fp32 accuracy: 1 - 2/(1 + e^2x), with the ends right by themselves.
-__device__ inline float Tanh(float x) { return 1.0f - __fdividef(2.0f, 1.0f + Exp2(2.0f * kLog2E * x)); }
-
 // Scores q·k to log2(e) * (softcap(scale * q·k) - slope * distance). row: the thread's first.
 template <int kCount>
 __device__ inline void ModifyTile(float (&s)[kCount], const Group& g, float slope, int row, int first_key) {
-  const float scale = g.scale;
-  const float cap = g.softcap;
-  if (cap > 0.0f) {
-    const float inverse = scale / cap;
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) s[i] = cap * Tanh(s[i] * inverse);
-  } else {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) s[i] *= scale;
-  }
-  if (slope != 0.0f) {
+  if (g.softcap_log2 > 0.0f) {
+    // c * tanh(x) = c - 2c / (1 + e^2x), with the ends right by themselves.
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const int distance = row + 8 * ((i / 2) % 2) + g.alibi_diagonal - first_key - (8 * (i / 4) + i % 2);
-      s[i] = fmaf(-slope, fabsf(static_cast<float>(distance)), s[i]);
+      s[i] = fmaf(g.softcap_minus_twice, Reciprocal(1.0f + Exp2(s[i] * g.softcap_factor)), g.softcap_log2);
+    }
+  } else {
+    const float factor = kLog2E * g.scale;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) s[i] *= factor;
+  }
+  if (slope != 0.0f) {
+    // Whole numbers, but in fp32: to convert each would take as long as its exponential.
+    const float origin = static_cast<float>(row + g.alibi_diagonal - first_key);
+    const float step = -kLog2E * slope;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const float distance = origin + static_cast<float>(8 * ((i / 2) % 2) - 8 * (i / 4) - i % 2);
+      s[i] = fmaf(step, fabsf(distance), s[i]);
     }
   }
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) s[i] *= kLog2E;
 }
 
 // What the swizzle flips in an offset within a block of columns.
