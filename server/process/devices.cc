@@ -142,7 +142,7 @@ absl::Status RunOnce(Device* device, DeviceSlot* slot, HostPool* pool, Kernel ke
   if (!device->Measure(call).ok()) return absl::OkStatus();  // this device does without it
   const int64_t bytes = call.q_bytes();
   auto block = pool->Allocate(4 * bytes);
-  if (!block.ok()) return Named("host-bytes-max", block.status());
+  if (!block.ok()) return block.status();
   std::memset(block->data(), 0, static_cast<size_t>(4 * bytes));
   CallTensors tensors;
   tensors.q = block->data();

@@ -54,15 +54,14 @@ TEST(Process, HelpAndConfigEndWell) {
 TEST(Process, WrongOptionsEndWithTwo) {
   EXPECT_EQ(RunServer({"--check-config", "--calls-max=0"}).code, 2);
   EXPECT_EQ(RunServer({"--devices=x"}).code, 2);
+  EXPECT_EQ(RunServer({"--check-config", "--host-bytes-max=4KiB"}).code, 2);
 }
 
-TEST(Process, MemoryThatIsTooLittleOrCannotBeHadNamesItsOption) {
-  for (const char* bytes : {"4KiB", "1048576GiB"}) {
-    const Ended ended = RunServer({"--device=cpu", "--address=127.0.0.1:0", "--metrics-address=off",
-                                   absl::StrCat("--host-bytes-max=", bytes)});
-    EXPECT_EQ(ended.code, 1) << ended.output;
-    EXPECT_THAT(ended.output, HasSubstr("attend-server: --host-bytes-max: ")) << bytes;
-  }
+TEST(Process, MemoryThatCannotBeHadNamesItsOption) {
+  const Ended ended = RunServer(
+      {"--device=cpu", "--address=127.0.0.1:0", "--metrics-address=off", "--host-bytes-max=1048576GiB"});
+  EXPECT_EQ(ended.code, 1) << ended.output;
+  EXPECT_THAT(ended.output, HasSubstr("attend-server: --host-bytes-max: "));
 }
 
 TEST(Process, AMissingGpuIsOneLine) {
