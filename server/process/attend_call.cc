@@ -120,17 +120,18 @@ void AttendCall::OnGranted() {
 }
 
 void AttendCall::OnReadDone(bool ok) {
-  bool cancelled = false;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (phase_ != Phase::kReading) return;  // a time limit answered already
-    phase_ = ok ? Phase::kDecoding : Phase::kReplying;
-    cancelled = cancelled_;
-  }
+  // A time limit may have answered already.
+  if (!Move(Phase::kReading, ok ? Phase::kDecoding : Phase::kReplying)) return;
   if (!ok) {
     // Where the caller is gone, or gRPC itself gave the message up (for its size, or for --wire-bytes-max),
     // it has ended the call, and this status goes nowhere.
     incomplete_ = true;
+    record_.receive_ns = absl::ToInt64Nanoseconds(absl::Now() - started_);
+    bool cancelled = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      cancelled = cancelled_;
+    }
     Fail(cancelled ? Cancelled() : InvalidRequest({{"", "the call ended without a request message"}}));
     return;
   }
@@ -356,6 +357,7 @@ void AttendCall::OnSweep(absl::Time now) {
              Move(Phase::kReading, Phase::kReplying)) {
     // The read is still pending; Finish ends it.
     services_.metrics->OnTimeout("receive");
+    record_.receive_ns = absl::ToInt64Nanoseconds(now - started_);
     Fail(ErrorWithReason(absl::StatusCode::kDeadlineExceeded, "RECEIVE_TIMEOUT",
                          "the request did not arrive within --receive-timeout"));
   }

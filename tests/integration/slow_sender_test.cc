@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <thread>
@@ -148,6 +150,15 @@ TEST(SlowSenders, ThatStopInTheMiddleLoseTheirGrant) {
   const grpc::Status status = CallAnnounced(ConnectTo(proxy.target()), large, std::chrono::seconds(60));
   EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED) << status.error_message();
   EXPECT_EQ(WaitUntilIdle(server.metrics_port()), "");
+  // The two seconds stand in the log as what they were.
+  const std::string log = server.Log();
+  const auto microseconds = [&log](const char* stage) {
+    const size_t call = log.find("code=DEADLINE_EXCEEDED"), at = log.find(stage, call);
+    return call == log.npos || at == log.npos ? -1.0
+                                              : std::strtod(log.c_str() + at + std::strlen(stage), nullptr);
+  };
+  EXPECT_GE(microseconds("receive_us="), 1.9e6) << log;
+  EXPECT_LT(microseconds("reply_us="), 1.9e6) << log;
   EXPECT_TRUE(CallAnnounced(server.Connect(), SmallMessage(), std::chrono::seconds(30)).ok());
 }
 
