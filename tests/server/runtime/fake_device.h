@@ -302,10 +302,13 @@ struct FakeJob {
 };
 
 // Admits and submits; the admission's id, or the refusal.
-inline absl::StatusOr<uint64_t> SubmitFake(Scheduler& scheduler, Answers& answers, const FakeJob& fake) {
+// admitted: called between Admit and Submit.
+inline absl::StatusOr<uint64_t> SubmitFake(Scheduler& scheduler, Answers& answers, const FakeJob& fake,
+                                           const std::function<void()>& admitted = {}) {
   absl::StatusOr<std::unique_ptr<Admission>> admission =
       scheduler.Admit(fake.call, fake.host_bytes, {fake.fair_key, fake.deadline});
   if (!admission.ok()) return admission.status();
+  if (admitted) admitted();
   auto job = std::make_unique<Job>();
   job->call = fake.call;
   job->fair_key = fake.fair_key;
