@@ -11,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 namespace attend::server {
 namespace {
@@ -54,7 +55,7 @@ std::string Escape(absl::string_view text) {
 
 std::string FieldText(const LogField& field, bool quote_always) {
   if (const auto* number = std::get_if<int64_t>(&field.value)) return absl::StrCat(*number);
-  if (const auto* real = std::get_if<double>(&field.value)) return absl::StrCat(*real);
+  if (const auto* real = std::get_if<double>(&field.value)) return absl::StrFormat("%.1f", *real);
   const std::string& text = std::get<std::string>(field.value);
   const bool quote = quote_always || text.empty() || text.find_first_of(" \"=\\\t\n\r") != std::string::npos;
   const std::string escaped = Escape(text);

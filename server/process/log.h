@@ -20,7 +20,7 @@ enum class LogLevel { kDebug, kInfo, kWarn, kError };
 
 struct LogField {
   std::string key;
-  std::variant<int64_t, double, std::string> value;
+  std::variant<int64_t, double, std::string> value;  // a double with one decimal
 };
 
 // format: "plain" or "json"; level: "debug", "info", "warn", "error". Also routes gRPC's own messages

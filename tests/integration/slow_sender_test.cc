@@ -159,6 +159,7 @@ TEST(SlowSenders, ThatStopInTheMiddleLoseTheirGrant) {
   };
   EXPECT_GE(microseconds("receive_us="), 1.9e6) << log;
   EXPECT_LT(microseconds("reply_us="), 1.9e6) << log;
+  EXPECT_THAT(log, ::testing::Not(::testing::ContainsRegex("_us=[0-9.]+e"))) << "written out";
   EXPECT_TRUE(CallAnnounced(server.Connect(), SmallMessage(), std::chrono::seconds(30)).ok());
 }
 
