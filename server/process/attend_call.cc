@@ -257,12 +257,15 @@ absl::Status AttendCall::AllocateTensors(int64_t input_bytes, int64_t output_byt
   const bool one_block = record_.request_bytes <= services_.wire_inline_bytes;
   const int64_t ahead = one_block ? input_bytes : 0;  // a multiple of the alignment
   auto outputs = services_.pool->Allocate(ahead + output_bytes);
-  auto inputs = !outputs.ok() ? outputs.status()
-                : one_block   ? HostBlock(nullptr, outputs->data(), input_bytes)
-                              : services_.pool->Allocate(input_bytes);
-  if (!inputs.ok()) return inputs.status();
-  job->inputs = *std::move(inputs);
+  if (!outputs.ok()) return outputs.status();
   job->outputs = *std::move(outputs);
+  if (one_block) {
+    job->inputs = HostBlock(nullptr, job->outputs.data(), input_bytes);
+  } else {
+    auto inputs = services_.pool->Allocate(input_bytes);
+    if (!inputs.ok()) return inputs.status();
+    job->inputs = *std::move(inputs);
+  }
   PlaceOutputs(job->call, job->outputs.data() + ahead, &job->tensors);
   return absl::OkStatus();
 }

@@ -61,10 +61,14 @@ void CudaSlot::Run(std::span<const BatchItem> batch, Done done) {
   workspace_bytes_ = pinned_bytes_ = 0;
   part_pinned_bytes_.clear();
   for (const std::vector<Problem>& part : parts_) {
-    std::vector<Problem> placed = part;
-    if (!plan_.staged.empty()) MoveTo(kNowhere, &placed);
     Launch launch = launch_;
-    launch.problems = placed;
+    launch.problems = part;
+    std::vector<Problem> placed;
+    if (!plan_.staged.empty()) {
+      placed = part;
+      MoveTo(kNowhere, &placed);
+      launch.problems = placed;
+    }
     // What the device does not take, Enqueue refuses as well, with the same words.
     const CudaApi::WorkspaceNeed need = api.WorkspaceNeedOf(launch).value_or(CudaApi::WorkspaceNeed());
     // Parts run one after another on the stream and share the workspace. Pinned work lists are read by

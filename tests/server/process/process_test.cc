@@ -54,7 +54,9 @@ TEST(Process, HelpAndConfigEndWell) {
 TEST(Process, WrongOptionsEndWithTwo) {
   EXPECT_EQ(RunServer({"--check-config", "--calls-max=0"}).code, 2);
   EXPECT_EQ(RunServer({"--devices=x"}).code, 2);
-  EXPECT_EQ(RunServer({"--check-config", "--host-bytes-max=4KiB"}).code, 2);
+  const Ended little = RunServer({"--check-config", "--host-bytes-max=4KiB"});
+  EXPECT_EQ(little.code, 2);
+  EXPECT_THAT(little.output, HasSubstr("attend-server: --host-bytes-max: "));
 }
 
 TEST(Process, MemoryThatCannotBeHadNamesItsOption) {
