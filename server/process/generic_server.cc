@@ -3,18 +3,25 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/time/time.h"
+
 namespace attend::server {
 namespace {
 
 constexpr int64_t kThreadsPerQueue = 4;
-// Calls that gRPC may match to a queue before a thread of it has looked; more wait in gRPC.
-constexpr int kRequestsPerQueue = 128;
+// Calls that gRPC may tell of before a thread has looked; more wait in gRPC.
+constexpr int kRequests = 64;
 
 constexpr int kStarted = 1, kCancelled = 2;
 
+gpr_timespec AsDeadline(Pollers::Clock::duration wait) {
+  if (wait == Pollers::kForever) return gpr_inf_future(GPR_CLOCK_MONOTONIC);
+  return gpr_time_from_nanos(std::chrono::nanoseconds(wait).count(), GPR_TIMESPAN);
+}
+
 }  // namespace
 
-GenericCall::GenericCall(GenericServer* server, grpc::ServerCompletionQueue* queue)
+GenericCall::GenericCall(GenericServer* server, GenericQueue* queue)
     : server_(server),
       queue_(queue),
       stream_(&context_),
@@ -26,7 +33,8 @@ GenericCall::GenericCall(GenericServer* server, grpc::ServerCompletionQueue* que
       end_tag_{this, &GenericCall::OnEnded} {
   server_->calls_.fetch_add(1, std::memory_order_relaxed);
   context_.AsyncNotifyWhenDone(&end_tag_);
-  server_->service_.RequestCall(&context_, &stream_, queue_, queue_, &request_tag_);
+  server_->service_.RequestCall(&context_, &stream_, queue_->queue.get(), server_->first().queue.get(),
+                                &request_tag_);
 }
 
 GenericCall::~GenericCall() { server_->calls_.fetch_sub(1, std::memory_order_release); }
@@ -37,6 +45,7 @@ void GenericCall::StartRead(grpc::ByteBuffer* message) {
 }
 
 void GenericCall::StartWrite(const grpc::ByteBuffer& message) {
+  Answered();
   outstanding_.fetch_add(1, std::memory_order_relaxed);
   stream_.Write(message, &write_tag_);
 }
@@ -44,21 +53,34 @@ void GenericCall::StartWrite(const grpc::ByteBuffer& message) {
 void GenericCall::Post() {
   outstanding_.fetch_add(1, std::memory_order_relaxed);
   // A time that has passed: the tag goes to the queue at once.
-  post_.emplace().Set(queue_, gpr_time_0(GPR_CLOCK_REALTIME), &post_tag_);
+  post_.emplace().Set(queue_->queue.get(), gpr_time_0(GPR_CLOCK_REALTIME), &post_tag_);
 }
 
 void GenericCall::StartWriteAndFinish(const grpc::ByteBuffer& message, const grpc::Status& status) {
+  Answered();
   stream_.WriteAndFinish(message, grpc::WriteOptions(), status, &finish_tag_);
 }
 
-void GenericCall::Finish(const grpc::Status& status) { stream_.Finish(status, &finish_tag_); }
+void GenericCall::Finish(const grpc::Status& status) {
+  Answered();
+  stream_.Finish(status, &finish_tag_);
+}
+
+void GenericCall::Answered() {
+  if (answered_.exchange(true, std::memory_order_relaxed)) return;
+  server_->first().pollers.Answered();
+  if (queue_ != &server_->first()) queue_->pollers.Answered();
+}
 
 void GenericCall::OnRequest(bool ok) {
   if (!ok) {  // the server shuts down, and no other tag comes
     delete this;
     return;
   }
-  new GenericCall(server_, queue_);
+  new GenericCall(server_, server_->NextQueue());
+  const auto now = Pollers::Clock::now();
+  server_->first().pollers.Add(now);
+  if (queue_ != &server_->first()) queue_->pollers.Add(now);
   handler_ = server_->factory_(this);
   if (handler_ == nullptr) {
     Finish(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "the server has no such method"));
@@ -95,6 +117,8 @@ void GenericCall::OnEnded(bool) {
 void GenericCall::Unref() {
   if (outstanding_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   if (handler_ != nullptr) handler_->OnDone();
+  server_->first().pollers.Ended();
+  if (queue_ != &server_->first()) queue_->pollers.Ended();
   delete this;
 }
 
@@ -105,18 +129,33 @@ GenericServer::~GenericServer() { Shutdown(); }
 
 void GenericServer::Register(grpc::ServerBuilder* builder) {
   builder->RegisterAsyncGenericService(&service_);
-  for (int64_t i = 0; i < thread_count_; i += kThreadsPerQueue)
-    queues_.push_back(builder->AddCompletionQueue());
+  const int64_t queues = (thread_count_ + kThreadsPerQueue - 1) / kThreadsPerQueue;
+  for (int64_t i = 0; i < queues; ++i) {
+    const int64_t threads = (thread_count_ + queues - 1 - i) / queues;
+    queues_.push_back(std::make_unique<GenericQueue>(i == 0, threads));
+    queues_.back()->queue = builder->AddCompletionQueue(i == 0);  // no other is always polled
+  }
 }
 
 void GenericServer::Start() {
+  for (int i = 0; i < kRequests; ++i) new GenericCall(this, &first());
   for (const auto& queue : queues_) {
-    for (int i = 0; i < kRequestsPerQueue; ++i) new GenericCall(this, queue.get());
+    for (int64_t i = 0; i < queue->pollers.threads(); ++i) {
+      threads_.emplace_back([this, queue = queue.get(), i] { Run(queue, static_cast<size_t>(i)); });
+    }
   }
-  for (int64_t i = 0; i < thread_count_; ++i) {
-    grpc::ServerCompletionQueue* const queue = queues_[static_cast<size_t>(i) % queues_.size()].get();
-    threads_.emplace_back([this, queue] { Run(queue); });
-  }
+  looks_ = std::thread([this] { Look(); });
+}
+
+std::vector<int64_t> GenericServer::polling() const {
+  std::vector<int64_t> counts;
+  for (const auto& queue : queues_) counts.push_back(queue->pollers.count());
+  return counts;
+}
+
+GenericQueue* GenericServer::NextQueue() {
+  if (first().pollers.count() < first().pollers.threads()) return &first();
+  return queues_[turn_.fetch_add(1, std::memory_order_relaxed) % queues_.size()].get();
 }
 
 void GenericServer::Shutdown() {
@@ -125,27 +164,59 @@ void GenericServer::Shutdown() {
   // down takes no operation of theirs.
   while (calls_.load(std::memory_order_acquire) > 0)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  for (const auto& queue : queues_) queue->Shutdown();
+  for (const auto& queue : queues_) {
+    queue->queue->Shutdown();
+    queue->pollers.Close();
+  }
   for (std::thread& thread : threads_) thread.join();
+  ends_.Notify();
+  if (looks_.joinable()) looks_.join();
   // A queue that no thread has emptied still has to be.
   if (threads_.empty()) {
-    for (const auto& queue : queues_) Run(queue.get());
+    for (const auto& queue : queues_) Run(queue.get(), 0);
   }
 }
 
-void GenericServer::Run(grpc::ServerCompletionQueue* queue) {
+void GenericServer::Run(GenericQueue* queue, size_t thread) {
+  using grpc::CompletionQueue;
+  Pollers& pollers = queue->pollers;
   void* tag = nullptr;
   bool ok = false;
-  const auto react = [&tag, &ok] {
+  Pollers::Clock::time_point now, reacted;
+  const auto react = [&] {
+    pollers.Begin(thread, now);
     const auto* const completed = static_cast<GenericCall::Tag*>(tag);
     (completed->call->*completed->reaction)(ok);
+    pollers.End(thread);
+    reacted = Pollers::Clock::now();
   };
-  bool more = queue->Next(&tag, &ok);
-  while (more) {
-    // What a reaction starts has often ended when it returns: the first of it is this thread's next, and
-    // wakes no other.
-    more = queue->DoThenAsyncNext(react, &tag, &ok, gpr_inf_future(GPR_CLOCK_REALTIME)) ==
-           grpc::CompletionQueue::GOT_EVENT;
+  while (true) {
+    pollers.Join();
+    auto rested = reacted = Pollers::Clock::now();
+    auto next = CompletionQueue::TIMEOUT;
+    Pollers::Clock::duration wait;
+    do {
+      now = Pollers::Clock::now();
+      if (now - reacted > Pollers::kRest) rested = now;
+      if (now - rested > Pollers::kNoRest) {
+        pollers.Help(now);
+        rested = now;
+      }
+      wait = pollers.Wait(now);
+      // What a reaction starts has often ended when it returns: the first of it is this thread's next, and
+      // wakes no other.
+      next = next == CompletionQueue::GOT_EVENT
+                 ? queue->queue->DoThenAsyncNext(react, &tag, &ok, AsDeadline(wait))
+                 : queue->queue->AsyncNext(&tag, &ok, AsDeadline(wait));
+      if (next == CompletionQueue::SHUTDOWN) return;
+    } while (next == CompletionQueue::GOT_EVENT || wait != Pollers::kLeave);
+    pollers.Leave();
+  }
+}
+
+void GenericServer::Look() {
+  while (!ends_.WaitForNotificationWithTimeout(absl::FromChrono(Pollers::kPatience))) {
+    for (const auto& queue : queues_) queue->pollers.Look(Pollers::Clock::now());
   }
 }
 

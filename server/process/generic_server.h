@@ -2,6 +2,12 @@
 //
 // gRPC has a generic callback service with the same reactions. It ends every call by handing it to one more
 // thread, which costs small calls CPU time; here a call stays on the threads of its completion queue.
+//
+// Threads are shared out over several queues: at a single one they would hold each other up. All calls are
+// told to the first, and live there while its threads are enough; else on all queues in turn. So under little
+// load one thread sees to everything, and the other queues have none (pollers.h). The queue of a call is
+// chosen some calls before it comes, so this follows the load with a delay. Handlers must not block: a thread
+// that is stuck is replaced, but once all of the first queue's are, no call is seen.
 #ifndef ATTEND_SERVER_PROCESS_GENERIC_SERVER_H_
 #define ATTEND_SERVER_PROCESS_GENERIC_SERVER_H_
 
@@ -17,9 +23,13 @@
 #include <thread>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
+#include "server/process/pollers.h"
+
 namespace attend::server {
 
 class GenericServer;
+struct GenericQueue;
 
 // One call. Belongs to gRPC until its handler's OnDone has returned. StartRead, StartWriteAndFinish, Finish,
 // Post and TryCancel may be called from any thread and call no reaction before they return.
@@ -58,7 +68,7 @@ class GenericCall {
   };
 
   // Waits for a call to come.
-  GenericCall(GenericServer* server, grpc::ServerCompletionQueue* queue);
+  GenericCall(GenericServer* server, GenericQueue* queue);
   ~GenericCall();
   void OnRequest(bool ok);
   void OnRead(bool ok);
@@ -67,9 +77,11 @@ class GenericCall {
   void OnFinished(bool ok);
   void OnEnded(bool ok);
   void Unref();
+  // The call no longer waits for an answer.
+  void Answered();
 
   GenericServer* const server_;
-  grpc::ServerCompletionQueue* const queue_;
+  GenericQueue* const queue_;
   grpc::GenericServerContext context_;
   grpc::GenericServerAsyncReaderWriter stream_;
   Handler* handler_ = nullptr;
@@ -77,6 +89,16 @@ class GenericCall {
   std::optional<grpc::Alarm> post_;
   std::atomic<int> outstanding_{3};  // Start, the final operation, and gRPC's word that the call has ended
   std::atomic<int> cancellation_{0};
+  std::atomic<bool> answered_{false};
+};
+
+// A completion queue and the threads that see to it. The first one's see to the coming of all calls, which it
+// counts therefore, wherever they live.
+struct GenericQueue {
+  GenericQueue(bool first, int64_t threads) : pollers(first ? 1 : 0, threads) {}
+
+  std::unique_ptr<grpc::ServerCompletionQueue> queue;
+  Pollers pollers;
 };
 
 class GenericServer {
@@ -91,16 +113,26 @@ class GenericServer {
   void Start();     // once the gRPC server runs
   void Shutdown();  // once the gRPC server has been shut down; waits for all calls, ends the threads
 
+  // Threads that wait for events or see to them now, by queue.
+  std::vector<int64_t> polling() const;
+
  private:
   friend class GenericCall;
-  void Run(grpc::ServerCompletionQueue* queue);
+  GenericQueue& first() { return *queues_.front(); }
+  // Where the next call will live.
+  GenericQueue* NextQueue();
+  void Run(GenericQueue* queue, size_t thread);
+  void Look();
 
   const int64_t thread_count_;
   const Factory factory_;
   grpc::AsyncGenericService service_;
-  std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
+  std::vector<std::unique_ptr<GenericQueue>> queues_;
+  std::atomic<uint64_t> turn_{0};
   std::vector<std::thread> threads_;
   std::atomic<int64_t> calls_{0};  // there, and waited for
+  absl::Notification ends_;
+  std::thread looks_;
   bool shut_down_ = false;
 };
 

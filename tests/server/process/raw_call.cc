@@ -1,12 +1,23 @@
 #include "tests/server/process/raw_call.h"
 
+#include <chrono>
+
 #include "gtest/gtest.h"
 #include "server/process/small_call.h"
 
 namespace attend::server {
+namespace {
+
+// So that a test whose call is never answered fails and does not hang.
+grpc::ClientContext* Bounded(grpc::ClientContext* context) {
+  context->set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(1));
+  return context;
+}
+
+}  // namespace
 
 RawCall::RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method)
-    : stub_(channel), stream_(stub_.PrepareCall(&context_, method, &queue_)) {
+    : stub_(channel), stream_(stub_.PrepareCall(Bounded(&context_), method, &queue_)) {
   stream_->StartCall(nullptr);
   Step();
 }
