@@ -67,9 +67,13 @@ void GenericCall::Finish(const grpc::Status& status) {
 }
 
 void GenericCall::Answered() {
-  if (answered_.exchange(true, std::memory_order_relaxed)) return;
-  server_->first().pollers.Answered();
-  if (queue_ != &server_->first()) queue_->pollers.Answered();
+  if (!answered_.exchange(true, std::memory_order_relaxed)) Count([](Pollers& p) { p.Answered(); });
+}
+
+template <typename Change>
+void GenericCall::Count(Change change) {
+  change(server_->first().pollers);
+  if (queue_ != &server_->first()) change(queue_->pollers);
 }
 
 void GenericCall::OnRequest(bool ok) {
@@ -78,9 +82,7 @@ void GenericCall::OnRequest(bool ok) {
     return;
   }
   new GenericCall(server_, server_->NextQueue());
-  const auto now = Pollers::Clock::now();
-  server_->first().pollers.Add(now);
-  if (queue_ != &server_->first()) queue_->pollers.Add(now);
+  Count([now = Pollers::Clock::now()](Pollers& p) { p.Add(now); });
   handler_ = server_->factory_(this);
   if (handler_ == nullptr) {
     Finish(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "the server has no such method"));
@@ -117,8 +119,7 @@ void GenericCall::OnEnded(bool) {
 void GenericCall::Unref() {
   if (outstanding_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   if (handler_ != nullptr) handler_->OnDone();
-  server_->first().pollers.Ended();
-  if (queue_ != &server_->first()) queue_->pollers.Ended();
+  Count([](Pollers& p) { p.Ended(); });
   delete this;
 }
 

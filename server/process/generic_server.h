@@ -79,6 +79,9 @@ class GenericCall {
   void Unref();
   // The call no longer waits for an answer.
   void Answered();
+  // Of the queues that count the call: the first, and its own.
+  template <typename Change>
+  void Count(Change change);
 
   GenericServer* const server_;
   GenericQueue* const queue_;

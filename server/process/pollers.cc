@@ -1,5 +1,7 @@
 #include "server/process/pollers.h"
 
+#include <algorithm>
+
 namespace attend::server {
 namespace {
 

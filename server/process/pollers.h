@@ -8,7 +8,6 @@
 #ifndef ATTEND_SERVER_PROCESS_POLLERS_H_
 #define ATTEND_SERVER_PROCESS_POLLERS_H_
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
